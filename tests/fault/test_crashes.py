@@ -46,8 +46,11 @@ APPLIED = (
     "apply.before_commit",
     "apply.after_commit",
 )
+INCREMENTAL = ("apply.first_rows_written",)  # of a lake: contract/test_delta_incremental.py
+REPLAYED = ("replay.committed",)  # test_stream_crashes.py
 FILES = ("files.version_written", "files.before_publish", "files.after_publish")
 RECORDED = ("runlog.before_finish",)
+POST_STEPS = ("post.recorded",)  # unit/run/test_restart.py
 TASKS = ("task.staged",)  # of a worker, which may run again: tests/fault/test_task_retries.py
 CHANGED = ("apply.table_changed",)  # each in turn: ematix_flow.testing.history, over every backend
 GATED = ("gate.checked", "gate.quarantined", "gate.replay_removed")  # test_gates_killed.py
@@ -80,11 +83,31 @@ STREAMED = (
 # test_stream_windows.py and test_stream_state_store.py
 WINDOWED = ("stream.state_committed", "stream.state_mirrored")
 SENT = ("messages.produced", "messages.before_commit", "messages.after_commit")
+ACTED = (  # test_actions_killed.py, unit/schedule/test_action_requests.py
+    "action.requested",
+    "action.effected",
+    "action.claimed",
+    "action.begun",
+    "action.carried_out",
+)
 
 
 def test_every_commit_point_has_a_crash_test() -> None:
-    here = {*STAGED, *TASKS, *APPLIED, *CHANGED, *GATED, *FILES, *FOLDED, *SET_ASIDE, *SPOOLED, *RECORDED}
-    assert set(fault_points.declared_points()) == {*here, *STREAMED, *WINDOWED, *SENT}
+    here = {
+        *STAGED,
+        *TASKS,
+        *APPLIED,
+        *CHANGED,
+        *GATED,
+        *FILES,
+        *FOLDED,
+        *SET_ASIDE,
+        *SPOOLED,
+        *RECORDED,
+        *POST_STEPS,
+    }
+    elsewhere = {*INCREMENTAL, *REPLAYED, *STREAMED, *WINDOWED, *SENT, *ACTED}
+    assert set(fault_points.declared_points()) == here | elsewhere
 
 
 def source_with(path: Path, count: int) -> None:

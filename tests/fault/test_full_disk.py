@@ -6,6 +6,7 @@ import errno
 import os
 import sqlite3
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -43,21 +44,25 @@ class Disk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk() -> Iterator[Disk]:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small file system to fill")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m,mode=755", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.skip(f"this machine does not let us mount a small file system to fill: {done.stderr.strip()}")
-    yield Disk(folder)
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    # not below pytest's folders: each start of another pytest makes these root's alone
+    with tempfile.TemporaryDirectory(prefix="ematix-flow-disk-") as name:
+        folder = Path(name)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=24m,mode=755", "tmpfs", str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            reason = done.stderr.strip()
+            pytest.skip(f"this machine does not let us mount a small file system to fill: {reason}")
+        try:
+            yield Disk(folder)
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 PIPELINES = """\
@@ -170,8 +175,6 @@ def test_a_full_disk_of_a_server_leaves_the_earlier_rows(tmp_path: Path, disk: D
     own = disk.folder / "space"
     own.mkdir()
     give_to(own, server_account("postgres"))
-    for part in (disk.folder, *disk.folder.parents):
-        part.chmod(part.stat().st_mode | 0o111)
     with running_server() as server:
         server.execute(f"CREATE TABLESPACE small LOCATION '{own}'")
         database = _in_tablespace(server)

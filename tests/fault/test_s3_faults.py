@@ -17,7 +17,7 @@ import pytest
 from ematix_flow import fault_points
 from ematix_flow.backends.base import BatchTarget
 from ematix_flow.backends.objectstore.storage import s3_table_storage
-from ematix_flow.backends.objectstore.writing import table_state
+from ematix_flow.backends.objectstore.table import table_state
 from ematix_flow.backends.stores import s3_client, s3_leases
 from ematix_flow.backends.stores.s3_store import S3Store
 from ematix_flow.errors import FlowError, TargetFailed

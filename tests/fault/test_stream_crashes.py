@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import Target, fault_points
+from ematix_flow import Target, ematix, fault_points
 from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
+from ematix_flow.graph.registry import DeclaredStream
 from ematix_flow.spec.connections import SQLiteConnection
+from ematix_flow.state.dead_letters.base import LetterSelection
+from ematix_flow.streams.dead_letter_replay import letter_runner, replay_letters
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream, warehouse
 
@@ -80,6 +83,70 @@ def test_a_dead_letter_is_in_its_topic_and_its_store_after_a_crash(
     assert [(m.value(), m.key(), dict(m.headers())["ematix-dlq-id"].decode()) for m in sent] == [
         (b"broken", b"b", kept.id)
     ] * (2 if point == "stream.dead_letters_sent" else 1)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "stream.dead_letters_sent",
+        "stream.dead_letters",
+        "gate.checked",  # reached only when the messages of all failing rows are dead letters
+        "apply.before_commit",
+        pytest.param("apply.after_commit", marks=pytest.mark.long),
+        "stream.target_committed",
+        pytest.param("stream.committed", marks=pytest.mark.long),
+    ],
+)
+def test_a_row_that_fails_an_expectation_is_one_dead_letter_and_not_loaded_after_a_crash(
+    kafka: KafkaServer, kafka_topic: str, events: str, point: str
+) -> None:
+    topic = kafka.create_topic("letters")
+    followed = into(
+        kafka,
+        kafka_topic,
+        events,
+        dead_letter_topic=topic,
+        expectations=[ematix.expect_or_drop("even", "id % 2 = 0")],
+        quarantine=ematix.DEAD_LETTERS,
+    )
+    produce(kafka, kafka_topic, [{"id": n, "name": "x"} for n in range(5)])
+    with fault_points.inject(point, "crash") as fault, pytest.raises(fault_points.InjectedCrash):
+        load(followed)
+    assert fault.has_fired
+    produce(kafka, kafka_topic, [{"id": 6, "name": "x"}, {"id": 7, "name": "x"}])
+    load(followed)
+    assert query(events, "SELECT id FROM events ORDER BY id") == [(0,), (2,), (4,), (6,)]
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
+        kept = store.list("events", limit=10)
+    assert sorted(each.position or "" for each in kept) == ["1", "3", "6"]
+    sent = {dict(m.headers())["ematix-dlq-id"].decode() for m in kafka.consume_all(topic)}
+    assert sent == {each.id for each in kept}
+
+
+@pytest.mark.parametrize("point", ["apply.before_commit", "apply.after_commit", "replay.committed"])
+def test_a_replay_that_dies_loads_no_letter_twice_and_loses_none(
+    kafka: KafkaServer, kafka_topic: str, events: str, point: str
+) -> None:
+    """The next replay chooses other letters; one letter fails again in both."""
+
+    def declare(lowest: int) -> StreamingPipeline:
+        rule = ematix.expect_or_drop("high", f"id > {lowest}")
+        return into(kafka, kafka_topic, events, expectations=[rule], quarantine=ematix.DEAD_LETTERS)
+
+    produce(kafka, kafka_topic, [{"id": n, "name": "x"} for n in (1, -2, -9, -3)], partition=0)
+    load(declare(0))
+    corrected = declare(-5)
+    run = letter_runner(DeclaredStream(corrected.spec, corrected))
+    with open_stream_dead_letters(corrected.spec, env=os.environ) as store:
+        with fault_points.inject(point, "crash") as fault, pytest.raises(fault_points.InjectedCrash):
+            replay_letters("events", store, LetterSelection(all=True), run, lease_seconds=0)
+        assert fault.has_fired
+        replay_letters("events", store, LetterSelection(first=1), run)
+        replay_letters("events", store, LetterSelection(all=True), run)
+        kept = {each.position: (each.status, each.attempt) for each in store.list("events")}
+    assert query(events, "SELECT id FROM events ORDER BY id") == [(-3,), (-2,), (1,)]
+    assert (kept["1"], kept["3"]) == (("replayed", 1), ("replayed", 1))
+    assert kept["2"][0] != "replayed"
 
 
 def test_of_two_targets_each_gets_the_batch_once_when_the_stream_dies_between_them(

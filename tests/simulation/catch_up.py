@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from ematix_flow.graph.registry import Registry
-from ematix_flow.schedule.due import is_missed
+from ematix_flow.schedule.due_slots import is_missed
 from ematix_flow.schedule.workflows import slot_name
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.slots.base import Slot, SlotStore

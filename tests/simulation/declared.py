@@ -6,7 +6,8 @@ import functools
 from typing import Any
 
 from ematix_flow.graph.registry import DeclaredPipeline, Registry
-from ematix_flow.spec.pipelines import PipelineSpec, PostTransform, RetryPolicy, TargetSpec
+from ematix_flow.spec.pipelines import PipelineSpec, PostTransform, TargetSpec
+from ematix_flow.spec.retry_policy import RetryPolicy
 from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 
 TARGET = TargetSpec("db")

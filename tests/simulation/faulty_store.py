@@ -14,8 +14,9 @@ from typing import Any
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.schedule.slot_lifecycle import MAX_DEATHS
-from ematix_flow.spec.pipelines import RetryPolicy
-from ematix_flow.state.slots.base import Claim, SchedulerLease, Slot, SlotRecord, SlotStatus
+from ematix_flow.spec.retry_policy import RetryPolicy
+from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStatus
+from ematix_flow.state.slots.scheduler_lease import SchedulerLease
 from tests.simulation.virtual_time import Kernel, Process, ProcessDied, current
 
 

@@ -27,7 +27,7 @@ from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.plan.results import RunResult
 from ematix_flow.run.recovery import slot_batch_key, slot_is_done, slot_load
 from ematix_flow.run.run_context import RunContext
-from ematix_flow.schedule import clearing, due, run_due, scheduler, slot_lifecycle, workflows
+from ematix_flow.schedule import clearing, due_slots, run_due, scheduler, slot_lifecycle, workflows
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit, WorkerState
 from ematix_flow.schedule.run_due import SlotRunner, resolve_claim
 from ematix_flow.schedule.scheduler import Scheduler
@@ -178,7 +178,7 @@ class Simulation:
                 (run_due, "slot_is_done", self.is_done),
                 (run_due, "Schedule", schedule),
                 (workflows, "Schedule", schedule),
-                (due, "MAX_SLOTS_PER_POLL", few),
+                (due_slots, "MAX_SLOTS_PER_POLL", few),
                 (slot_lifecycle, "MAX_SLOTS_PER_POLL", few),
                 (slot_lifecycle, "RESTART_DELAY_SECONDS", AGAIN),
                 (slot_lifecycle, "holder_is_dead", self.holder_is_dead),

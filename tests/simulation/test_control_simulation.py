@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.schedule import due
+from ematix_flow.schedule import due_slots
 from ematix_flow.state.slots.base import ENDED, Claim, Slot, SlotRecord
 from ematix_flow.state.slots.memory import MemorySlotStore
 from ematix_flow.state.slots.sql import SqlSlotStore
@@ -191,14 +191,14 @@ def test_who_does_not_ask_the_ledger_before_it_gives_up_is_found_out(monkeypatch
 
 
 def test_fires_that_nobody_catches_up_with_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = due.due_slots
+    real = due_slots.due_slots
 
     def only_recent(
-        scheduled: due.ScheduleEntry, since: dt.datetime, now: dt.datetime, *rest: dt.timedelta
-    ) -> due.DueSlots:
+        scheduled: due_slots.ScheduleEntry, since: dt.datetime, now: dt.datetime, *rest: dt.timedelta
+    ) -> due_slots.DueSlots:
         return real(scheduled, max(since, now - dt.timedelta(seconds=60)), now, *rest)
 
-    monkeypatch.setattr(due, "due_slots", only_recent)
+    monkeypatch.setattr(due_slots, "due_slots", only_recent)
     assert "was lost" in found(check)
 
 

@@ -17,6 +17,9 @@ from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.records import RunRecord
 
+SHARED_BATCH = "shared_batch"  # the metric that names the key which the runs of an action share
+_LOOKBACK_RUNS = 100
+
 
 @dataclass(frozen=True)
 class RunBatch:
@@ -56,18 +59,21 @@ def choose_batch(
     connections: Connections,
     run_log: RunLog,
     own: str,
+    is_shared: bool,
     earlier_attempts: Collection[str],
     unreachable: Collection[str],
     note: Callable[[str], None],
 ) -> RunBatch:
     """Return ``own``, or the batch that the last run left unfinished.
 
+    If other runs share ``own`` (``is_shared``), the batch that the newest of them had chosen: they load once.
     Call it with the target locks held, after interrupted runs are settled.
     """
     if len(spec.targets) == 1:
         return RunBatch(own)
     try:
-        last = run_log.last_batch(spec.name)
+        shared = _last_sharing(spec, run_log, own) if is_shared else None
+        last = shared or run_log.last_batch(spec.name)
     except FlowError as error:
         if spec.source.watermark_column is None:  # a ledger does not know which batch is unfinished
             error.state = (
@@ -77,7 +83,7 @@ def choose_batch(
             raise
         note(f"the last batch is not known: {error.what}")
         return RunBatch(own)
-    if last is not None and last.batch is not None and last.run_id in earlier_attempts:
+    if last is not None and last.batch is not None and (shared or last.run_id in earlier_attempts):
         return RunBatch(last.batch, last.overdue)
     left = unfinished_batch(spec, connections, last, unreachable)
     if left is None:
@@ -86,6 +92,12 @@ def choose_batch(
     if left.is_overdue:
         return RunBatch(own, left.missing)
     return RunBatch(left.batch, tuple(t.label for t in spec.targets))
+
+
+def _last_sharing(spec: PipelineSpec, run_log: RunLog, own: str) -> RunRecord | None:
+    """Return the newest run of those that share the batch key ``own`` which has chosen its batch."""
+    runs = run_log.list(spec.name, limit=_LOOKBACK_RUNS)
+    return next((run for run in runs if run.batch and run.metrics.get(SHARED_BATCH) == own), None)
 
 
 def unfinished_batch(

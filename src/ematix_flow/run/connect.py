@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+from typing import Any
+
 from ematix_flow.engine.live_connection import LiveConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.run.context_setup import spark_starter
@@ -22,3 +26,36 @@ def check_connection(name: str | Connection) -> tuple[bool, str]:
         return True, connect(name).ping()
     except FlowError as error:
         return False, str(error)
+
+
+@dataclass(frozen=True)
+class ConnectionCheck:
+    """Whether a connection works, and the server's answer or the reason why not."""
+
+    name: str
+    seconds: float
+    found: str
+    error: FlowError | None = None
+
+    @property
+    def result(self) -> str:
+        return "failed" if self.error else "ok"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "result": self.result,
+            "seconds": self.seconds,
+            "found": self.found,
+            "error": self.error.to_json() if self.error else None,
+        }
+
+
+def time_connection(name: str) -> ConnectionCheck:
+    """Open the connection and ask its server for an answer."""
+    started, error = time.monotonic(), None
+    try:
+        found = connect(name).ping()
+    except FlowError as problem:
+        error, found = problem, problem.what
+    return ConnectionCheck(name, round(time.monotonic() - started, 2), found, error)

@@ -6,10 +6,11 @@ import datetime as dt
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.state_stores.run_logs import open_run_log
-from ematix_flow.config.settings import project_settings
+from ematix_flow.backends.state_stores.run_logs import open_actions, open_run_log
+from ematix_flow.config.project_file import project_settings
 from ematix_flow.engine.connections import StartSpark
 from ematix_flow.engine.spark.settings import EngineSettings, check_engine
 from ematix_flow.observe.listener import Listener
@@ -76,4 +77,7 @@ def run_context(
             slot,
             observers=observers,
             keep_runs_for=run_retention(),
+            actions=partial(
+                open_actions, run_log or project_run_log(os.environ), env=os.environ, keep_open=True
+            ),
         )

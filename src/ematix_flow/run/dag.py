@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Literal
 
-from ematix_flow.errors import FlowError, Interrupted, PipelineLocked
+from ematix_flow.errors import FlowError, Interrupted, PipelineLocked, RunStopped
 from ematix_flow.graph.dependency_order import upstreams_within
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import RunEnd
@@ -16,6 +17,10 @@ from ematix_flow.run.last_runs import record_skipped_run
 from ematix_flow.run.pipeline import run_declared_pipeline
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.run.worker_pool import WorkerPool, pipeline_jar_groups, with_jar_groups
+
+# what an upstream did, if pipelines that depend on it do not run
+_VERBS = {"failed": "failed", "locked": "is locked", "cancelled": "was stopped"}
+_NONE: Mapping[str, PipelineOutcome] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class PipelineOutcome:
     result: RunResult | None = None
     error: FlowError | None = None
     reason: str | None = None
+    because_of: str | None = None  # of one that did not run: the pipeline that failed first
 
     @property
     def attempts(self) -> int:
@@ -43,11 +49,12 @@ def run_dag(
     before: Callable[[str], None] = lambda name: None,
     after: Callable[[PipelineOutcome], None] = lambda outcome: None,
     workers: int = 1,
+    known: Mapping[str, PipelineOutcome] = _NONE,
 ) -> list[PipelineOutcome]:
     """Run the named pipelines (all by default), upstreams first, and continue after failures.
 
     With several ``workers``, independent branches run in parallel. A pipeline whose upstream failed does
-    not run and is recorded as skipped.
+    not run and is recorded as skipped. Pipelines with a ``known`` outcome are not run again.
     """
     order = registry.dependency_order(
         None if names is None else [registry.pipeline(n).spec.name for n in names]
@@ -58,13 +65,18 @@ def run_dag(
     outcomes: dict[str, PipelineOutcome] = {}
     failed: dict[str, str] = {}  # by pipeline that failed or did not run: the pipeline that failed first
 
-    def over(outcome: PipelineOutcome) -> None:
+    def note(outcome: PipelineOutcome) -> None:
         outcomes[outcome.pipeline] = outcome
-        if outcome.status in ("failed", "locked"):
-            failed[outcome.pipeline] = outcome.pipeline
+        if outcome.because_of is not None or outcome.status in _VERBS:
+            failed[outcome.pipeline] = outcome.because_of or outcome.pipeline
+
+    def over(outcome: PipelineOutcome) -> None:
+        note(outcome)
         after(outcome)
 
-    waiting = list(order)
+    for outcome in known.values():
+        note(outcome)
+    waiting = [name for name in order if name not in known]
     while waiting or team.is_busy:
         for name in [each for each in waiting if all(above in outcomes for above in upstreams[each])]:
             culprit = next((failed[above] for above in upstreams[name] if above in failed), None)
@@ -73,13 +85,11 @@ def run_dag(
             waiting.remove(name)
             before(name)
             if culprit is not None:
-                failed[name] = culprit
-                verb = "is locked" if outcomes[culprit].status == "locked" else "failed"
-                reason = f"{culprit} {verb}, and {name} depends on it"
+                reason = f"{culprit} {_VERBS[outcomes[culprit].status]}, and {name} depends on it"
                 spec = registry.pipeline(name).spec
                 skipped = record_skipped_run(context.run_log, spec, reason, context.trigger)
                 context.observers.run_finished(skipped, RunEnd())
-                over(PipelineOutcome(name, "not_run", reason=reason))
+                over(PipelineOutcome(name, "not_run", reason=reason, because_of=culprit))
             else:
                 team.start_worker(partial(_run_pipeline, registry, name, shared))
         if team.is_busy:
@@ -88,9 +98,16 @@ def run_dag(
 
 
 def _run_pipeline(registry: Registry, name: str, context: RunContext) -> PipelineOutcome:
+    return pipeline_outcome(registry, name, lambda: run_declared_pipeline(registry.pipeline(name), context))
+
+
+def pipeline_outcome(registry: Registry, name: str, run: Callable[[], RunResult]) -> PipelineOutcome:
+    """Run one pipeline by ``run`` and return the outcome. Only an interrupt is raised."""
     try:
         with use_registry(registry):  # post-load transforms look up references there
-            result = run_declared_pipeline(registry.pipeline(name), context)
+            result = run()
+    except RunStopped as stopped:
+        return PipelineOutcome(name, "cancelled", error=stopped, reason=stopped.what)
     except Interrupted:
         raise
     except PipelineLocked as error:

@@ -5,7 +5,6 @@ Decorator, CLI and ``.sync()`` all end here. Every run is recorded in the run lo
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import time
@@ -13,56 +12,39 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.engine.connections import Connections, StartSpark
 from ematix_flow.engine.planning.planner import build_plan
 from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.interrupts import was_interrupted
 from ematix_flow.engine.spark.spark_users import using_spark
 from ematix_flow.engine.spark.storage_settings import apply_storage_settings
-from ematix_flow.errors import (
-    CannotConnect,
-    ConfigError,
-    DeclarationError,
-    ExpectationFailed,
-    FlowError,
-    Interrupted,
-    LoadError,
-    PipelineLocked,
-    PlanError,
-    PostTransformFailed,
-    RowRejected,
-    ShrinkRefused,
-)
+from ematix_flow.errors import CannotConnect, ConfigError, FlowError, Interrupted, LoadError, PipelineLocked
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Attempt
-from ematix_flow.observe.observer import RunEnd
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.results import ResultStatus, RunResult, TargetResult
+from ematix_flow.run.attempt_recording import AttemptRecording, new_record, record_cancelled
+from ematix_flow.run.attempt_waits import wait_for_next_attempt
 from ematix_flow.run.batches import RunBatch, choose_batch
-from ematix_flow.run.loading import BEFORE_COMMIT, lock_targets, results_if_loaded, run_targets
-from ematix_flow.run.post_transforms import run_post_transforms
-from ematix_flow.run.probes import run_pre_probes
-from ematix_flow.run.recording import RunRecording
-from ematix_flow.run.recovery import committed_targets, settle_interrupted_runs, slot_batch_key
-from ematix_flow.run.retries import retry_delay
-from ematix_flow.run.run_context import RunContext
-from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.runlog.records import RunRecord, RunStatus
-
-# errors that the next attempt would meet again
-_NOT_RETRIED = (
-    DeclarationError,
-    ConfigError,
-    PlanError,
-    PipelineLocked,
-    Interrupted,
-    RowRejected,
-    ShrinkRefused,
-    ExpectationFailed,
-    PostTransformFailed,  # the load is committed; only a transform failed
+from ematix_flow.run.loading import (
+    BEFORE_COMMIT,
+    context_batch_key,
+    lock_targets,
+    results_if_loaded,
+    run_targets,
 )
+from ematix_flow.run.post_transforms import parent_context, run_post_transforms
+from ematix_flow.run.probes import run_pre_probes
+from ematix_flow.run.recovery import restarted_entries, settle_interrupted_runs
+from ematix_flow.run.retry_decision import will_retry
+from ematix_flow.run.run_context import RunContext
+from ematix_flow.run.run_control import RunControl
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.spec.retry_policy import retry_delay
 
 _RANDOM = random.Random()
 
@@ -70,9 +52,13 @@ _RANDOM = random.Random()
 def run_declared_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
     """Run the pipeline and retry by its policy. Raises the last error if all attempts fail."""
     policy = declared.spec.retry
-    batch = slot_batch_key(context.slot) if context.slot else f"run:{uuid.uuid4()}"
     attempt = Attempt(
-        declared.spec.name, str(uuid.uuid4()), context.attempt, context.slot, context.trigger, batch
+        declared.spec.name,
+        str(uuid.uuid4()),
+        context.attempt,
+        context.slot,
+        context.trigger,
+        _batch_key(context),
     )
     while True:
         listener = context.listener.run_started(attempt)
@@ -80,24 +66,40 @@ def run_declared_pipeline(declared: DeclaredPipeline, context: RunContext) -> Ru
             return _run_and_notify(declared, replace(context, listener=listener), attempt)
         except FlowError as error:
             number = attempt.number
-            if context.retried_by_scheduler or not _will_retry(declared.spec, context, number, error):
+            if isinstance(error, Interrupted) or not will_retry(declared.spec, context, number, error):
                 error.attempts = number
                 raise
-            delay = retry_delay(policy, number, _RANDOM)
-            listener.note(
-                f"attempt {number} of {policy.max_attempts} failed ({error.what}); the next in {delay:.3g} s"
-            )
-            context.sleep(delay)
+            delay = 0.0 if context.retried_by_scheduler else retry_delay(policy, number, _RANDOM)
+            if not context.retried_by_scheduler:
+                listener.note(
+                    f"attempt {number} of {policy.max_attempts} failed ({error.what}); "
+                    f"the next in {delay:.3g} s"
+                )
+            _wait_for_next_attempt(declared.spec, context, attempt, error, delay)
+            if context.retried_by_scheduler:
+                error.attempts = number
+                raise
             attempt = attempt.next_attempt()
 
 
-def _will_retry(spec: PipelineSpec, context: RunContext, number: int, error: object) -> bool:
-    """Whether another attempt follows. The scheduler retries a slot later, when the cause may be fixed."""
-    if number >= spec.retry.max_attempts:
-        return False
-    return context.retried_by_scheduler or (
-        isinstance(error, FlowError) and not isinstance(error, _NOT_RETRIED)
-    )
+def _wait_for_next_attempt(
+    spec: PipelineSpec, context: RunContext, failed: Attempt, error: FlowError, delay: float
+) -> None:
+    """Wait for the delay. Raises RunStopped if somebody stopped the attempt that failed, even in its end."""
+    control = RunControl(spec.name, failed.run_id, context.actions)
+    stopped = wait_for_next_attempt(control, delay, context.sleep)
+    if stopped is not None:
+        stopped.with_location(spec.where)
+        stopped.attempts = failed.number
+        stopped.state = f"attempt {failed.number} had failed: {error.what}"
+        stopped.next_step = f"flow restart {failed.run_id[:8]}  loads what is missing"
+        raise stopped from error
+
+
+def _batch_key(context: RunContext) -> str:
+    if context.restart is not None and context.restart.batch is not None:
+        return context.restart.batch
+    return context_batch_key(context) or f"run:{uuid.uuid4()}"
 
 
 def plan_pipeline(declared: DeclaredPipeline, spark: StartSpark) -> Plan:
@@ -128,18 +130,27 @@ def _run_and_notify(declared: DeclaredPipeline, context: RunContext, attempt: At
 def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Attempt) -> RunResult:
     spec = declared.spec
     before = sys.exc_info()[1]  # the caller may be handling another error
-    recorded = _AttemptRecording(spec, context, _new_record(spec, context, attempt))
+    earlier = attempt.earlier_run_ids[-1] if attempt.earlier_run_ids else None
+    recorded = AttemptRecording(spec, context, new_record(spec, context, attempt), earlier)
+    connect = partial(open_connections, context.spark)
     try:
-        with recorded.capture_output(), using_spark(f"pipeline {spec.name!r}"):
-            result, batch = _run_with_locks(declared, recorded.observed_context(), attempt)
+        with (
+            recorded.at_work(),
+            recorded.control.interruptible(),
+            using_spark(f"pipeline {spec.name!r}"),
+        ):
+            if attempt.number > 1:  # stopped or paused since the last attempt, which had its locks released
+                recorded.control.wait_for_answer()
+                recorded.control.safe_point("before its next attempt")
+            result, batch = _run_with_locks(declared, recorded.observed_context(), attempt, recorded.control)
     except KeyboardInterrupt:
-        raise _record_cancelled(spec, context, recorded) from None
+        raise record_cancelled(spec, connect, recorded) from None
     except PipelineLocked as error:
         recorded.finish_attempt("locked", error)
         raise error.with_location(spec.where) from None
     except Exception as error:
-        if was_interrupted(error, before):
-            raise _record_cancelled(spec, context, recorded) from None
+        if was_interrupted(error, before) or recorded.control.stop_error is not None:
+            raise record_cancelled(spec, connect, recorded) from None
         if isinstance(error, FlowError):
             error.with_location(spec.where)
             if error.state is None and isinstance(error, BEFORE_COMMIT):
@@ -151,64 +162,6 @@ def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Atte
     if failure is not None and not spec.continue_on_target_failure:
         raise failure
     return replace(result, failure=failure)
-
-
-class _AttemptRecording(RunRecording):
-    """Records one attempt at a pipeline."""
-
-    def __init__(self, spec: PipelineSpec, context: RunContext, record: RunRecord) -> None:
-        super().__init__(
-            record, context.run_log, context.observers, where=spec.where, keep=context.keep_runs_for
-        )
-        self._spec, self._context = spec, context
-
-    def observed_context(self) -> RunContext:
-        """Return the context of the attempt, whose events are recorded."""
-        context = self._context
-        return replace(
-            context, listener=self.wrap_listener(context.listener), spark=self.wrap_spark_start(context.spark)
-        )
-
-    def finish_attempt(
-        self, status: RunStatus, error: BaseException | None, result: RunResult | None = None
-    ) -> None:
-        spec, context = self._spec, self._context
-        will_retry = status == "failed" and _will_retry(spec, context, self.record.attempt, error)
-        if result is not None and spec.continue_on_target_failure and not context.retried_by_scheduler:
-            will_retry = False  # the run goes on without the failed targets
-        ending = RunEnd(spec.retry.max_attempts, will_retry, error)
-        values = _record_values(result) if result is not None else _failed_values(error, self.record.target)
-        self.finish(status, error, ending, **values)
-
-
-def _record_cancelled(spec: PipelineSpec, context: RunContext, recorded: _AttemptRecording) -> Interrupted:
-    """Record the run as stopped by a person, and return the error with the state of the targets."""
-    stopped = Interrupted(
-        f"pipeline {spec.name!r} was interrupted",
-        where=spec.where,
-        state=_state_after_interrupt(spec, context, recorded.record.run_id),
-        next_step=f"flow run {spec.name}  starts it again",
-    )
-    recorded.finish_attempt("cancelled", stopped)
-    return stopped
-
-
-def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str) -> str:
-    """Ask the ledgers what a stopped run left behind: it may have committed already."""
-    problem: BaseException | None = None
-    for _ in range(2):  # a second interrupt may stop the first query
-        try:
-            committed = committed_targets(spec, open_connections(context.spark), run_id)
-        except (FlowError, KeyboardInterrupt) as error:
-            problem = error
-            continue
-        if not committed:
-            return "nothing had committed; the target is as before"
-        state = f"it had committed to {', '.join(committed)}"
-        if len(committed) < len(spec.targets):
-            return f"{state}; another run loads only the rest"
-        return f"{state}; unless it is incremental, another run appends again"
-    return f"the ledger could not be read, so it is not known whether it had committed: {problem}"
 
 
 def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> LoadError | None:
@@ -228,7 +181,7 @@ def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> 
 
 
 def _run_with_locks(
-    declared: DeclaredPipeline, context: RunContext, attempt: Attempt
+    declared: DeclaredPipeline, context: RunContext, attempt: Attempt, control: RunControl
 ) -> tuple[RunResult, RunBatch]:
     spec, connections, listener = declared.spec, open_connections(context.spark), context.listener
     run_id = uuid.UUID(attempt.run_id)
@@ -241,29 +194,40 @@ def _run_with_locks(
     with ExitStack() as locks:
         with _before_loading(attempt):
             unreachable = lock_targets(spec, connections, run_id, locks)
-            settle_interrupted_runs(
+            if settle_interrupted_runs(
                 spec, connections, context.run_log, str(run_id), unreachable, note, context.observers
-            )
+            ):
+                control.wait_for_answer()  # a run that died while it was held: this one is held too
             for target in spec.targets:
                 if target.label not in unreachable:
                     for left in connections.target(target.connection).sweep_staging(spec.name, target.label):
                         note(f"removed staging that an interrupted run had left: {left}")
-            batch = RunBatch(attempt.batch_key)
-            if context.slot is None:
+            batch = RunBatch(attempt.batch_key, context.restart.overdue if context.restart else ())
+            if context.restart is None and context.slot is None:
                 batch = choose_batch(
                     spec,
                     connections,
                     context.run_log,
                     attempt.batch_key,
+                    context.batch_key is not None,
                     attempt.earlier_run_ids,
                     unreachable,
                     note,
                 )
-            results = [] if unreachable else results_if_loaded(spec, connections, context, attempt)
+            before = (
+                {}
+                if context.restart is None
+                else restarted_entries(spec, connections, context.restart, attempt, unreachable)
+            )
+            results = (
+                []
+                if unreachable
+                else results_if_loaded(spec, connections, context, attempt, batch.key, before)
+            )
         reports: list[Mapping[str, Any]] = []
         if not results:
             results = _plan_and_load(
-                declared, connections, context, attempt, batch, unreachable, note, reports
+                declared, connections, context, attempt, batch, unreachable, note, reports, before
             )
         for each in results:
             if each.rows_outranked:
@@ -272,8 +236,9 @@ def _run_with_locks(
                 note(text)
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
+        parent = parent_context(spec, loaded, before)
         post = run_post_transforms(
-            declared, connections, loaded, context, run_declared_pipeline, note, reports
+            declared, connections, loaded, parent, context, run_declared_pipeline, note, reports
         )
     seconds = time.monotonic() - attempt.started
     return replace(
@@ -301,8 +266,12 @@ def _plan_and_load(
     unreachable: Mapping[str, FlowError],
     note: Callable[[str], None],
     reports: list[Mapping[str, Any]],
+    before: Mapping[str, LedgerEntry],
 ) -> list[TargetResult]:
-    """``reports`` gets those of the data probes that run before the load."""
+    """``reports`` gets those of the data probes that run before the load.
+
+    ``before`` are the ledger entries of targets that a restarted run had committed.
+    """
     spec, listener = declared.spec, context.listener
     with _before_loading(attempt):
         plan, unplanned = _plan_available_targets(declared, connections, unreachable)
@@ -312,7 +281,7 @@ def _plan_and_load(
     for warning in dict.fromkeys(text for target in plan.targets for text in target.warnings):
         note(warning)
     reports += run_pre_probes(declared, note)
-    return run_targets(plan, connections, context, attempt, batch.key, unplanned)
+    return run_targets(plan, connections, context, attempt, batch.key, unplanned, before)
 
 
 def _plan_available_targets(
@@ -360,38 +329,3 @@ def _status(results: list[TargetResult]) -> ResultStatus:
     if "failed" in statuses:
         return "failed"
     return "skipped" if statuses == {"skipped"} else "succeeded"
-
-
-def _new_record(spec: PipelineSpec, context: RunContext, attempt: Attempt) -> RunRecord:
-    return RunRecord(
-        run_id=attempt.run_id,
-        pipeline=spec.name,
-        target=", ".join(t.label for t in spec.targets),
-        mode=", ".join(dict.fromkeys(t.mode for t in spec.targets)),
-        trigger=context.trigger,
-        slot=context.slot,
-        attempt=attempt.number,
-        # with several targets the batch is known only when the locks are held
-        batch=attempt.batch_key if len(spec.targets) == 1 else None,
-        pid=os.getpid(),
-    )
-
-
-def _failed_values(error: BaseException | None, target: str) -> dict[str, Any]:
-    """Return what the record of a run holds that failed: which expectations its rows did not meet."""
-    if not isinstance(error, ExpectationFailed) or not error.results:
-        return {}
-    found = [each.to_json() for each in error.results]
-    return {"metrics": {"targets": [{"target": target, "status": "failed", "expectations": found}]}}
-
-
-def _record_values(result: RunResult) -> dict[str, Any]:
-    """Return what a result adds to the record of its run."""
-    first = result.targets[0]
-    return {
-        "path": result.path,
-        "rows": result.rows,
-        "source_from": first.source_from,
-        "source_to": first.source_to,
-        "metrics": result.to_json(),
-    }

@@ -9,7 +9,7 @@ from typing import Any
 from ematix_flow.engine.planning.gates import SKIP_VARIABLE, are_checks_skipped
 from ematix_flow.errors import ExpectationFailed
 from ematix_flow.graph.registry import DeclaredPipeline
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 Note = Callable[[str], None]
 _log = logging.getLogger(__name__)

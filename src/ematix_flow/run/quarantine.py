@@ -66,6 +66,8 @@ class Quarantine:
         self, spec: PipelineSpec | StreamSpec, spark: StartSpark, choice: QuarantineChoice | None = None
     ) -> None:
         self.spec, self.choice = spec, choice or QuarantineChoice()
+        if spec.expectations.to_dead_letters and self.choice.table is None:
+            self._refuse_dead_letters()
         self.connections = open_connections(spark)
         self.places = [
             place
@@ -74,6 +76,14 @@ class Quarantine:
         ]
         if not self.places:
             self._refuse_places()
+
+    def _refuse_dead_letters(self) -> None:
+        raise UsageError(
+            f"{self.spec.name!r} sets failing rows aside as dead letters, not in a table",
+            where=self.spec.where,
+            next_step=f"flow dlq list --pipeline {self.spec.name}; --quarantine-table names a table that an "
+            "earlier declaration has filled",
+        )
 
     def _refuse_places(self) -> None:
         known = [place.label for place in quarantine_places(self.spec)]

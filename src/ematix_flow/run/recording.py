@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.config.code_version import code_version
 from ematix_flow.errors import FlowError, Interrupted
-from ematix_flow.observe.listener import Listener, Progress
+from ematix_flow.observe.listener import Listener, PostStepEnd, Progress, safe_point_before
 from ematix_flow.observe.observer import ObservedListener, Observers, RunEnd
 from ematix_flow.observe.run_output import RunOutput
+from ematix_flow.run.live_metrics import LiveMetrics
+from ematix_flow.run.run_control import RunControl
+from ematix_flow.run.run_watcher import RunWatcher
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.state.runlog.base import RunLog, error_values, project_run_log, warn_once
 from ematix_flow.state.runlog.records import RunRecord, RunStatus, new_run_id
@@ -31,30 +34,7 @@ if TYPE_CHECKING:
     from ematix_flow.plan.definition import Plan
 
 NO_ENGINE = "none"  # only the databases worked
-_SAVED_SECONDS = 2.0  # a running run saves its output at most this often
 _PURGE_LIMIT = 200  # old runs that one run deletes at most
-
-
-@dataclass(frozen=True)
-class RunStage:
-    """A stage of a run: when it began, in seconds after the run, and how long it took (None: not ended)."""
-
-    target: str
-    stage: str
-    started_after: float
-    seconds: float | None = None
-
-    def to_json(self, now: float) -> dict[str, Any]:
-        """A stage that has not ended lasts until ``now``."""
-        ended = self.seconds is not None
-        seconds = now - self.started_after if self.seconds is None else self.seconds
-        return {
-            "target": self.target,
-            "stage": self.stage,
-            "at": round(self.started_after, 3),
-            "seconds": round(seconds, 3),
-            "ended": ended,
-        }
 
 
 def with_code_version(record: RunRecord, where: SourceLocation | None) -> RunRecord:
@@ -73,6 +53,7 @@ class RunRecording:
         *,
         where: SourceLocation | None = None,
         keep: dt.timedelta | None = None,
+        control: RunControl | None = None,
     ) -> None:
         self.record = with_code_version(record, where)
         self.output = RunOutput()
@@ -80,39 +61,43 @@ class RunRecording:
         self._log, self._observers = run_log, observers or Observers()
         self._where, self._keep = where, keep
         self._engine = NO_ENGINE
-        self._began = self._saved = time.monotonic()
-        self._stages: list[RunStage] = []
+        self.live = LiveMetrics(record.metrics.get("post") or ())
+        self._first_metrics = dict(record.metrics)
+        self.control = control or RunControl(record.pipeline, record.run_id, None)
+        self._saved_output = ""
+        self._writing = threading.Lock()  # a write that began before the end is not to replace the end
         self._log.start(self.record)
         self._observers.run_started(self.record)
 
-    def capture_output(self) -> AbstractContextManager[None]:
-        """While the block runs, Python's log records and warnings become part of the run's output."""
-        return self.output.capture()
+    @contextmanager
+    def at_work(self, *tasks: Callable[[], None]) -> Iterator[None]:
+        """The run is what the block does.
+
+        Its log records and warnings become part of the output, its progress is saved now and then, and it
+        can be held and stopped. ``tasks`` are done as often.
+        """
+        with self.output.capture(), RunWatcher(self.save_changes, self.control.poll, *tasks) as watcher:
+            self.control.wake = watcher.wake
+            yield
 
     def wrap_listener(self, listener: Listener) -> Listener:
         """Return a listener that also notifies the observers and the run log."""
         return _RecordingListener(self, listener, self._observers)
 
-    def stage_started(self, target: str, stage: str) -> None:
-        self._stages.append(RunStage(target, stage, time.monotonic() - self._began))
-        self.output.add_text(f"{target}: {stage} begins")
+    def save_changes(self) -> None:
+        """Save output and progress, so that they survive a kill and can be followed meanwhile."""
+        output, changes = self.output.text(), self.live.take_changes()
+        with self._writing:
+            if not self.is_over and output != self._saved_output:
+                self._log.save_output(self.record.run_id, output)
+                self._saved_output = output
+            if not self.is_over and changes:
+                self._log.add_metrics(self.record.run_id, changes)
 
-    def stage_finished(self, target: str, stage: str, seconds: float) -> None:
-        ended = time.monotonic() - self._began
-        matches = [n for n, each in enumerate(self._stages) if (each.target, each.stage) == (target, stage)]
-        found = RunStage(target, stage, max(0.0, ended - seconds), seconds)
-        if matches:
-            self._stages[matches[-1]] = found
-        else:
-            self._stages.append(found)
-        self.output.add_text(f"{target}: {stage} took {seconds:.2f} s")
-        self.save_output_periodically()
-
-    def save_output_periodically(self) -> None:
-        """Save the output now and then, so that it survives a kill and can be followed meanwhile."""
-        if time.monotonic() - self._saved >= _SAVED_SECONDS:
-            self._log.save_output(self.record.run_id, self.output.text())
-            self._saved = time.monotonic()
+    def save_post_steps(self) -> None:
+        """Save at once which post-load steps have ended: a restart does not repeat them."""
+        with self._writing:
+            self._log.add_metrics(self.record.run_id, {"post": self.live.post_steps()})
 
     def wrap_spark_start(self, start: StartSpark) -> StartSpark:
         """Return the same function, which also records the engine that it started."""
@@ -135,9 +120,9 @@ class RunRecording:
         **values: Any,
     ) -> RunRecord:
         """Record the end of the run and return its record. ``values`` are further fields of the record."""
-        stages = [stage.to_json(time.monotonic() - self._began) for stage in self._stages]
-        metrics = {**(values.get("metrics") or {}), **({"stages": stages} if stages else {})}
-        self.is_over = True
+        metrics = {**self._first_metrics, **(values.get("metrics") or {}), **self.live.at_end()}
+        with self._writing:
+            self.is_over = True
         changes: dict[str, Any] = {
             "finished_at": utc_now(),
             "engine": self._engine,
@@ -150,6 +135,7 @@ class RunRecording:
         changes |= error_values(error, self._where)
         ended = replace(self.record, status=status, **changes)
         self._observers.run_finished(ended, ending or RunEnd(error=error))
+        self.control.close(f"run {self.record.run_id[:8]} ended: {status}")
         self._purge()
         return ended
 
@@ -181,7 +167,7 @@ def record_command(
         run = RunRecord(run_id or new_run_id(), f"{mode}:{name}", target, mode, path=mode, trigger="cli")
         recording = RunRecording(run, log, where=where)
         try:
-            with recording.capture_output():
+            with recording.at_work():
                 yield recording
         except (KeyboardInterrupt, Interrupted) as error:
             recording.finish("cancelled", error)
@@ -199,28 +185,38 @@ class _RecordingListener(ObservedListener):
     def __init__(self, recording: RunRecording, listener: Listener, observers: Observers) -> None:
         super().__init__(recording.record, listener, observers)
         self._recording = recording
+        recording.control.note = self.note
 
     def planned(self, plan: Plan) -> None:
         super().planned(plan)
+        self._recording.live.planned(plan)
         for each in plan.targets:
             self._recording.output.add_text(f"{each.target.label}: {each.target.mode} by {each.path.value}")
 
     def stage_started(self, target: str, stage: str) -> None:
+        self._recording.control.safe_point(safe_point_before(target, stage))
         super().stage_started(target, stage)
-        self._recording.stage_started(target, stage)
-
-    def stage_finished(self, target: str, stage: str, seconds: float) -> None:
-        super().stage_finished(target, stage, seconds)
-        self._recording.stage_finished(target, stage, seconds)
+        self._recording.live.stage_started(target, stage)
+        self._recording.output.add_text(f"{target}: {stage} begins")
 
     def progress(self, target: str, progress: Progress) -> None:
         super().progress(target, progress)
-        self._recording.save_output_periodically()
+        self._recording.live.progress(target, progress)
+
+    def stage_finished(self, target: str, stage: str, seconds: float) -> None:
+        super().stage_finished(target, stage, seconds)
+        self._recording.live.stage_finished(target, stage, seconds)
+        self._recording.output.add_text(f"{target}: {stage} took {seconds:.2f} s")
+
+    def post_step_finished(self, step: PostStepEnd) -> None:
+        super().post_step_finished(step)
+        self._recording.live.post_step_finished(step)
+        self._recording.output.add_text(f"{step.target}: {step.stage} took {step.seconds:.2f} s")
+        self._recording.save_post_steps()
 
     def note(self, text: str) -> None:
         super().note(text)
         self._recording.output.add_text(text)
-        self._recording.save_output_periodically()
 
 
 def _closing_line(status: str, error: BaseException | None) -> str:

@@ -14,7 +14,9 @@ from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.backends.sql.load_steps import count_unchanged_rows
 from ematix_flow.engine.connections import Connections
 from ematix_flow.errors import FlowError
+from ematix_flow.observe.listener import Attempt
 from ematix_flow.observe.observer import Observers, RunEnd
+from ematix_flow.run.run_context import RestartedRun
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 from ematix_flow.spec.row_counts import NO_ROWS, RowCounts
 from ematix_flow.state.file_locks import process_is_alive
@@ -35,21 +37,20 @@ def settle_interrupted_runs(
     unreachable: Collection[str],
     note: Callable[[str], None],
     observers: Observers,
-) -> None:
-    """Settle the runs that died. Called with the pipeline's locks held: a run still ``running`` is dead.
+) -> bool:
+    """Settle the runs that died; true if there were any.
 
-    ``unreachable`` targets are not asked. If the run log does not answer, the next run settles them. No
-    ledger knows whether post-load transforms ran: a pipeline that has some did not succeed unless its run
-    recorded so.
+    Called with the pipeline's locks held: a run that is still ``running`` is dead. ``unreachable`` targets
+    are not asked. If the run log does not answer, the next run settles them. No ledger knows whether
+    post-load transforms ran: a pipeline that has some did not succeed unless its run recorded so.
     """
     try:
         unfinished = run_log.running(spec.name)
     except FlowError as error:
         note(f"it is not known whether an earlier run was interrupted: {error.what}")
-        return
-    for record in unfinished:
-        if record.run_id == own_run_id or _is_process_alive(record):
-            continue
+        return False
+    died_runs = [each for each in unfinished if each.run_id != own_run_id and not is_process_alive(each)]
+    for record in died_runs:
         entries = committed_entries(spec, connections, record.run_id, record.batch, unreachable)
         committed, counts = list(entries), _committed_counts(spec, entries, record)
         if len(committed) == len(spec.targets) and not spec.transforms_post:
@@ -62,6 +63,7 @@ def settle_interrupted_runs(
                 died = replace(record, status="interrupted", **ended)
                 observers.run_finished(died, RunEnd(spec.retry.max_attempts, will_retry=True))
         note(f"run {record.run_id[:8]} of {record.started_at:%Y-%m-%d %H:%M:%S} UTC: {reason}")
+    return bool(died_runs)
 
 
 def _interrupted_reason(spec: PipelineSpec, committed: Collection[str], unreachable: Collection[str]) -> str:
@@ -100,6 +102,25 @@ def committed_entries(
     return {label: entry for label, entry in found.items() if entry is not None}
 
 
+def restarted_entries(
+    spec: PipelineSpec,
+    connections: Connections,
+    restart: RestartedRun,
+    attempt: Attempt,
+    unreachable: Collection[str] = (),
+) -> dict[str, LedgerEntry]:
+    """Return, by target, the ledger entry that a restarted run or an attempt of this run has committed."""
+    run_ids = {*restart.run_ids, *attempt.earlier_run_ids}
+    found: dict[str, LedgerEntry] = {}
+    for target in spec.targets:
+        if target.label not in unreachable:
+            sink = connections.target(target.connection)
+            for entry in sink.ledger(spec.name, target.label, limit=_LOOKBACK):
+                if entry.run_id in run_ids or entry.batch_key == attempt.batch_key:
+                    found.setdefault(target.label, entry)
+    return found
+
+
 def ledger_holds(
     spec: PipelineSpec,
     target: TargetSpec,
@@ -131,15 +152,18 @@ def _committed_counts(
     own = {label: entry for label, entry in entries.items() if entry.run_id == record.run_id}
     if not own:
         return {}
-    rows = sum((_committed_rows(targets[label], entry) for label, entry in own.items()), NO_ROWS)
+    rows = sum((committed_rows(targets[label], entry) for label, entry in own.items()), NO_ROWS)
     first = own.get(spec.targets[0].label)
     return {"rows": rows} | (
         {"source_from": first.source_from, "source_to": first.source_to} if first else {}
     )
 
 
-def _committed_rows(target: TargetSpec, entry: LedgerEntry) -> RowCounts:
-    """For scd2 by event time a ledger cannot tell how many rows were unchanged: that count stays unknown."""
+def committed_rows(target: TargetSpec, entry: LedgerEntry) -> RowCounts:
+    """Return the counts of a committed load.
+
+    For scd2 by event time a ledger cannot tell how many rows were unchanged: that count stays unknown.
+    """
     if target.mode == "scd2" and target.event_timestamp_column is not None:
         return entry.rows
     return replace(entry.rows, unchanged=count_unchanged_rows(target.mode, entry.rows))
@@ -152,7 +176,9 @@ def slot_batch_key(slot: dt.datetime) -> str:
 
 @dataclass(frozen=True)
 class SlotLoad:
-    """How far the runs of a slot got: ``loaded`` into every target, ``done`` with post-load transforms.
+    """How far the runs of a slot or of a shared batch key got.
+
+    ``loaded``: into every target; ``done``: with post-load transforms.
 
     No ledger knows whether post-load transforms ran. If the pipeline has some, a slot is done only when a
     run of it has recorded so.
@@ -164,11 +190,26 @@ class SlotLoad:
 
 def slot_load(spec: PipelineSpec, slot: dt.datetime, connections: Connections, run_log: RunLog) -> SlotLoad:
     """Ask the ledgers and the run log. An incremental load is known by its run, any other by its batch."""
+    return _load_of(spec, slot_batch_key(slot), lambda run: run.slot == slot, connections, run_log)
+
+
+def batch_load(spec: PipelineSpec, batch: str, connections: Connections, run_log: RunLog) -> SlotLoad:
+    """Ask the ledgers and the run log about a batch key that several runs may share."""
+    return _load_of(spec, batch, lambda run: run.batch == batch, connections, run_log)
+
+
+def _load_of(
+    spec: PipelineSpec,
+    batch: str,
+    is_run: Callable[[RunRecord], bool],
+    connections: Connections,
+    run_log: RunLog,
+) -> SlotLoad:
     try:
-        runs = [run for run in run_log.list(spec.name, limit=_LOOKBACK) if run.slot == slot]
+        runs = [run for run in run_log.list(spec.name, limit=_LOOKBACK) if is_run(run)]
     except FlowError:
         runs = []  # a run log that cannot be read stops no run
-    ids, batch = {run.run_id for run in runs}, slot_batch_key(slot)
+    ids = {run.run_id for run in runs}
     for target in spec.targets:
         entries = connections.target(target.connection).ledger(spec.name, target.label, limit=_LOOKBACK)
         if not any(entry.batch_key == batch or entry.run_id in ids for entry in entries):
@@ -199,7 +240,7 @@ def slot_is_done(
         return done
     try:
         for record in run_log.running(spec.name) if done else ():
-            if record.slot == slot and not _is_process_alive(record):  # a live one records its own end
+            if record.slot == slot and not is_process_alive(record):  # a live one records its own end
                 counts = _committed_counts(spec, committed_entries(spec, connections, record.run_id), record)
                 run_log.settle(record.run_id, "succeeded", COMMITTED, **counts)
     except FlowError as error:
@@ -209,7 +250,7 @@ def slot_is_done(
     return done
 
 
-def _is_process_alive(record: RunRecord) -> bool:
+def is_process_alive(record: RunRecord) -> bool:
     """Whether the run is of another live process of this machine: it waits for a lock, or is about to end."""
     if record.host != socket.gethostname() or record.pid == os.getpid():
         return False

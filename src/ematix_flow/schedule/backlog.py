@@ -6,8 +6,6 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ematix_flow.state.slots.base import SlotRecord
-
 
 @dataclass(frozen=True)
 class Backlog:
@@ -21,12 +19,12 @@ class Backlog:
 NO_BACKLOG = Backlog()
 
 
-def measure_backlog(due: Iterable[SlotRecord], now: dt.datetime) -> Backlog:
-    """Measure the backlog of due slots.
+def measure_backlog(due: Iterable[dt.datetime], now: dt.datetime) -> Backlog:
+    """Measure the backlog of slots that are due, by their fire times.
 
     A slot with a fire time in the future (a clock was ahead) does not count.
     """
-    fired = [record.slot.fire_time for record in due if record.slot.fire_time <= now]
+    fired = [at for at in due if at <= now]
     if not fired:
         return NO_BACKLOG
     oldest = min(fired)

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 from ematix_flow.graph.registry import Registry
-from ematix_flow.schedule.due import is_missed
+from ematix_flow.schedule.due_slots import is_missed
 from ematix_flow.schedule.workflows import slot_name
 from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord, SlotStore
 

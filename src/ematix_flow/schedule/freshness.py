@@ -67,7 +67,7 @@ def check_freshness(
     if sla is None:
         return None
     if spec.freshness_column is None:
-        since, missing = _last_success_time(spec.name, run_log), "it never succeeded"
+        since, missing = last_success_time(spec.name, run_log), "it never succeeded"
     elif connections is None:
         raise ValueError("a freshness_column is read from the target: give the connections")
     else:
@@ -90,7 +90,7 @@ def check_freshness(
     return Freshness(spec.name, state, sla, since, lag)
 
 
-def _last_success_time(pipeline: str, run_log: RunLog) -> dt.datetime | None:
+def last_success_time(pipeline: str, run_log: RunLog) -> dt.datetime | None:
     """Return the end of the newest run that loaded, or that found nothing new."""
     found = run_log.list(pipeline, "succeeded", limit=1)
     recent = run_log.list(pipeline, "skipped", limit=_LOOKBACK)

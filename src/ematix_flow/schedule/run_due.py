@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
-from ematix_flow.errors import EngineError, FlowError, Interrupted, PipelineLocked, UsageError
+from ematix_flow.errors import EngineError, FlowError, Interrupted, PipelineLocked, RunStopped, UsageError
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Observers
 from ematix_flow.plan.results import RunResult, unexpected_error
@@ -22,9 +22,9 @@ from ematix_flow.run.pipeline import open_connections, run_declared_pipeline
 from ematix_flow.run.recovery import slot_is_done
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.run.worker_pool import WorkerPool, pipeline_jar_groups, with_jar_groups
+from ematix_flow.schedule.blocked_slots import UnfinishedSlots, skip_blocked_slots
 from ematix_flow.schedule.clearing import reopen_slots
-from ematix_flow.schedule.due import MISSED, DueCalculator, ScheduleEntry
-from ematix_flow.schedule.skipped_slots import UnfinishedSlots, skip_blocked_slots
+from ematix_flow.schedule.due_slots import MISSED, DueCalculator, ScheduleEntry
 from ematix_flow.schedule.slot_lifecycle import (
     ALREADY_LOADED,
     AttemptEnd,
@@ -81,6 +81,7 @@ class SlotRunner:
     rng: random.Random = field(default_factory=random.Random)
     observers: Observers = field(default_factory=Observers)
     only: frozenset[str] | None = None  # run only these pipelines; None: all
+    paused: Callable[[], Collection[str]] = tuple  # the pipelines whose schedules are paused
     sleep: Callable[[float], None] = time.sleep
     _warned_ahead: set[Slot] = field(default_factory=set, compare=False, repr=False)
 
@@ -124,6 +125,7 @@ class SlotRunner:
             lambda record: longest_retry_delay(
                 self.registry.pipeline(record.slot.pipeline).spec.retry, record
             ),
+            self.paused(),
         )
         return sorted(found, key=lambda each: (each.slot.fire_time, self.pipeline_order[each.slot.pipeline]))
 
@@ -344,6 +346,8 @@ class SlotRunner:
                     result = run_declared_pipeline(declared, context)
                 error = result.failure  # of some targets, if the others go on
                 ended = AttemptEnd(error is None, error.what if error else result.reason)
+            except RunStopped as stopped:
+                error, ended = stopped, AttemptEnd(False, stopped.what, stopped=True)
             except Interrupted:
                 self._return_slot(claim)
                 raise

@@ -12,18 +12,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.observer import SchedulerTick
+from ematix_flow.schedule.actions.carrier import ActionCarrier
 from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, measure_backlog
-from ematix_flow.schedule.due import DueCalculator
+from ematix_flow.schedule.blocked_slots import UnfinishedSlots, skip_blocked_slots
+from ematix_flow.schedule.due_slots import DueCalculator
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit
 from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner
-from ematix_flow.schedule.skipped_slots import UnfinishedSlots, skip_blocked_slots
 from ematix_flow.schedule.slot_lifecycle import RESTART_DELAY_SECONDS
 from ematix_flow.schedule.unstarted_runs import record_unstarted_run
-from ematix_flow.state.slots.base import ENDED, Claim, SchedulerLease, SlotStore
+from ematix_flow.state.slots.base import ENDED, Claim, SlotStore
+from ematix_flow.state.slots.scheduler_lease import SchedulerLease
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
 MIN_LEASE_SECONDS = 5.0  # a run needs this long to start and to record that it has begun
@@ -49,6 +52,7 @@ class Scheduler:
     restart_delay_seconds: float = RESTART_DELAY_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
     environment: Mapping[str, str] = field(default_factory=dict)  # further variables for the runs
+    carrier: ActionCarrier | None = None  # of actions, whether this scheduler leads or not
 
     def __post_init__(self) -> None:
         takeover = dt.timedelta(seconds=self.leader_seconds + 2 * self.poll_seconds)
@@ -76,12 +80,23 @@ class Scheduler:
                 if looks != 0:
                     self._wait_for_next_poll()
             self._release_lease()
+            until = time.monotonic() + self.grace_seconds
+            if self.carrier is not None:
+                self.carrier.stop_claiming()
             self.executor.close(self.grace_seconds)
+            self._log_failure("the ends of actions were not checked", partial(self._close_carrier, until))
             self._log_failure("the ends of runs were not checked", self.check_runs)
         except BaseException:
+            if self.carrier is not None:
+                self.carrier.abandon()
             self.executor.abandon()
             self._release_lease()
             raise
+
+    def _close_carrier(self, until: float) -> None:
+        """Let the actions that are being carried out go on until then, as the runs may."""
+        if self.carrier is not None:
+            self.carrier.close(max(0.0, until - time.monotonic()))
 
     def _wait_for_next_poll(self) -> None:
         """Wait for the next poll, which comes early when a run ends: the next slot may wait for it."""
@@ -97,6 +112,8 @@ class Scheduler:
         began, self._lags = time.monotonic(), []
         self._refused = self._taken_over = 0
         self._backlog = None
+        if self.carrier is not None:
+            self._log_failure("a poll of the actions failed", self.carrier.poll)
         started = self._log_failure("a poll of the schedules failed", self.tick)
         self.runner.observers.scheduler_ticked(
             SchedulerTick(
@@ -176,7 +193,7 @@ class Scheduler:
                 self._taken_over += int(record.status == "claimed")
                 if found.fence == 1:
                     self._lags.append((now - found.slot.fire_time).total_seconds())
-        self._backlog = measure_backlog(left.values(), now)
+        self._backlog = measure_backlog((record.slot.fire_time for record in left.values()), now)
         return started
 
     def _start(self, claim: Claim) -> bool:

@@ -15,21 +15,26 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ematix_flow.errors import FlowError
-from ematix_flow.run.retries import MAX_JITTER, retry_delay
-from ematix_flow.schedule.due import BEFORE_FIRST_POLL, MAX_SLOTS_PER_POLL, MISSED, DueCalculator, is_missed
+from ematix_flow.schedule.due_slots import (
+    BEFORE_FIRST_POLL,
+    MAX_SLOTS_PER_POLL,
+    MISSED,
+    DueCalculator,
+    is_missed,
+)
 from ematix_flow.schedule.workflows import WorkflowSlots
-from ematix_flow.spec.pipelines import RetryPolicy
+from ematix_flow.spec.retry_policy import MAX_JITTER_FACTOR, RetryPolicy, retry_delay
 from ematix_flow.state.process_liveness import format_holder, holder_is_dead
 from ematix_flow.state.slots.base import (
     CLOCK_STEP,
     ENDING_CLAIM_SECONDS,
     MAX_CLAIM,
-    MAX_LEASE,
     Claim,
     Slot,
     SlotRecord,
     SlotStore,
 )
+from ematix_flow.state.slots.scheduler_lease import MAX_LEASE
 from ematix_flow.state.times import format_utc
 
 LOCKED_SECONDS = 30.0  # before the next attempt at a pipeline that another run has locked
@@ -41,12 +46,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How an attempt ended. One that found its pipeline ``locked`` does not count as an attempt."""
+    """How an attempt ended.
+
+    One that found its pipeline ``locked`` does not count as an attempt. After one that was ``stopped`` on
+    request no other follows.
+    """
 
     succeeded: bool
     reason: str | None = None
     locked: bool = False
     attempts: int = 1
+    stopped: bool = False
 
 
 def poll_slots(
@@ -57,17 +67,21 @@ def poll_slots(
     missed: Callable[[Slot], None] = lambda slot: None,
     ahead: Callable[[Slot, dt.datetime], None] = lambda slot, now: None,
     longest_pause: Callable[[SlotRecord], dt.timedelta] = lambda record: MAX_LEASE,
+    paused: Collection[str] = (),
 ) -> list[SlotRecord]:
     """Open the slots that have fired, and return those that may be claimed now, oldest first.
 
     ``names`` limits the result to these pipelines. ``missed`` is called for each missed slot that catch-up
     ignores, by the process that records it; ``ahead`` for each slot later than now. A slot that would wait
-    longer than its ``longest_pause`` does so because a clock was ahead: its wait ends now.
+    longer than its ``longest_pause`` does so because a clock was ahead: its wait ends now. The schedules of
+    ``paused`` open no slot and their slots wait: once resumed, what was due fires by the catch-up policy.
     """
     if workflows is not None:
         workflows.advance(store)
     now = store.now()
     due = agenda.find_due(_last_fires(store, agenda, now, ahead), now)
+    if paused:
+        due = due.without(paused)
     if due.before_first_poll:
         store.open(due.before_first_poll, "skipped", BEFORE_FIRST_POLL)
     if due.missed:
@@ -86,7 +100,8 @@ def poll_slots(
         _cap_wait(store, record, now, longest_pause)
         for record in store.unfinished(list(agenda.entries if names is None else names))
     ]
-    return [record for record in found if record.is_due(now) or _free_dead_claim(store, record, now)]
+    free = [record for record in found if record.slot.pipeline not in paused]
+    return [record for record in free if record.is_due(now) or _free_dead_claim(store, record, now)]
 
 
 def _cap_wait(
@@ -218,7 +233,7 @@ def conclude_attempt(
     if ended.locked:
         return "waiting" if store.retry_later(claim, LOCKED_SECONDS, ended.reason, failed=False) else None
     failures = claim.failures + 1
-    if failures >= policy.max_attempts:
+    if failures >= policy.max_attempts or ended.stopped:
         return "gave_up" if store.end(claim, "gave_up", ended.reason) else None
     return (
         "waiting" if store.retry_later(claim, retry_delay(policy, failures, chance), ended.reason) else None
@@ -230,7 +245,7 @@ def longest_retry_delay(policy: RetryPolicy, record: SlotRecord) -> dt.timedelta
     if not record.fence:
         return CLOCK_STEP
     longest = max(policy.delay_seconds(1), policy.delay_seconds(policy.max_attempts))
-    return max(MAX_LEASE, dt.timedelta(seconds=MAX_JITTER * longest))
+    return max(MAX_LEASE, dt.timedelta(seconds=MAX_JITTER_FACTOR * longest))
 
 
 def describe_holder(record: SlotRecord) -> str:

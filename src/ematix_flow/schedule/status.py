@@ -9,13 +9,15 @@ from typing import Any
 
 from ematix_flow.graph.registry import Registry
 from ematix_flow.run.last_runs import LOOKBACK_RUNS, has_ended, last_ends, was_locked
+from ematix_flow.schedule.actions.schedule_holds import describe_hold, waiting_fires
 from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, measure_backlog
-from ematix_flow.schedule.due import is_before_first_poll
+from ematix_flow.schedule.due_slots import is_before_first_poll
 from ematix_flow.schedule.upstream_gate import is_unresolved
 from ematix_flow.schedule.workflows import WorkflowSlots, slot_name
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import WorkflowSpec
+from ematix_flow.state.actions.records import Hold
 from ematix_flow.state.process_liveness import run_is_dead
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.records import RunRecord
@@ -32,7 +34,8 @@ class PipelineStatus:
     ``last_run`` is the last run that did not find the pipeline locked. ``slot`` is the one that waits or
     runs, or else the last one, if it was given up or skipped and nothing has succeeded since.
     ``unpolled_since`` is a fire that no scheduler has polled for a long time. ``slot_ahead`` is a slot later
-    than now, opened while a clock was ahead. ``backlog`` are the slots that are due and wait.
+    than now, opened while a clock was ahead. ``backlog`` are the slots that are due and wait, also for a
+    paused schedule. ``hold`` and ``schedule_hold`` say that its runs, or its schedule, are paused.
     """
 
     spec: PipelineSpec
@@ -43,16 +46,29 @@ class PipelineStatus:
     unpolled_since: dt.datetime | None = None
     slot_ahead: dt.datetime | None = None
     backlog: Backlog = NO_BACKLOG
+    hold: Hold | None = None
+    schedule_hold: Hold | None = None
 
     @property
     def why(self) -> str:
         """What the pipeline waits for, or why it failed; empty if all is well."""
+        if self.hold is None and self.schedule_hold is None:
+            return self._trouble
+        texts = [] if self.hold is None else [describe_hold(self.hold)]
+        if self.hold is not None and self.hold.held_run:
+            texts.append(f"its run {self.hold.held_run[:8]} waits {self.hold.held_at}")
+        if self.schedule_hold is not None:
+            texts.append(f"schedule {describe_hold(self.schedule_hold)}")
+        return "; ".join([*texts, *filter(None, [self._trouble])])
+
+    @property
+    def _trouble(self) -> str:
         if self.last_run is not None and run_is_dead(self.last_run):
             return (
                 f"its process {self.last_run.pid} is gone: the next run reads from the ledger "
                 "what it committed"
             )
-        if self.unpolled_since is not None:
+        if self.unpolled_since is not None and self.schedule_hold is None:
             return (
                 f"due since {format_utc(self.unpolled_since)}: neither flow scheduler nor "
                 "flow run-due has polled since"
@@ -92,6 +108,8 @@ class PipelineStatus:
             "due_slots": self.backlog.due_slots,
             "oldest_due": self.backlog.oldest_due.isoformat() if self.backlog.oldest_due else None,
             "behind_seconds": self.backlog.behind_seconds,
+            "hold": None if self.hold is None else self.hold.to_json(),
+            "schedule_hold": None if self.schedule_hold is None else self.schedule_hold.to_json(),
         }
 
 
@@ -133,17 +151,23 @@ class WorkflowStatus:
 
 
 def pipeline_statuses(
-    registry: Registry, only: Collection[str] | None, store: SlotStore, run_log: RunLog, now: dt.datetime
+    registry: Registry,
+    only: Collection[str] | None,
+    store: SlotStore,
+    run_log: RunLog,
+    now: dt.datetime,
+    holds: Sequence[Hold] = (),
 ) -> list[PipelineStatus]:
     """Return the status of the pipelines in ``only`` (all by default), in the order of their declaration."""
     names = [name for name in registry.pipelines if only is None or name in only]
     records = run_log.newest(names, LOOKBACK_RUNS)
     unfinished: dict[str, SlotRecord] = {}
-    due: dict[str, list[SlotRecord]] = {}
+    due: dict[str, list[dt.datetime]] = {}
+    held = {(hold.kind, hold.name): hold for hold in holds}
     for record in store.unfinished(names):
         unfinished.setdefault(record.slot.pipeline, record)
         if record.is_due(now):
-            due.setdefault(record.slot.pipeline, []).append(record)
+            due.setdefault(record.slot.pipeline, []).append(record.slot.fire_time)
     newest, ahead = store.newest(names), dict[str, dt.datetime]()
     for name, record in list(newest.items()):
         if record.slot.fire_time > now:
@@ -157,11 +181,17 @@ def pipeline_statuses(
         _pipeline_status(registry.pipelines[name].spec, records.get(name, ()), unfinished, newest, now)
         for name in names
     ]
+    for name in names:
+        if ("schedule", name) in held and name in newest:
+            spec, last = registry.pipelines[name].spec, newest[name].slot.fire_time
+            due[name] = [*due.get(name, ()), *(slot.fire_time for slot in waiting_fires(spec, last, now))]
     return [
         replace(
             each,
             slot_ahead=ahead.get(each.spec.name),
             backlog=measure_backlog(due.get(each.spec.name, ()), now),
+            hold=held.get(("run", each.spec.name)),
+            schedule_hold=held.get(("schedule", each.spec.name)),
         )
         for each in found
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ematix_flow.schedule.due import is_missed
+from ematix_flow.schedule.due_slots import is_missed
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord

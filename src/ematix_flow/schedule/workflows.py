@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 
 from ematix_flow.run.last_runs import LastEnd
-from ematix_flow.schedule.due import ScheduleEntry, is_missed
+from ematix_flow.schedule.due_slots import ScheduleEntry, is_missed
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 from ematix_flow.state.slots.base import (

@@ -1,4 +1,4 @@
-"""Opens the run log and the slots of this machine: in a SQLite file or in memory."""
+"""Opens the run log, the slots and the actions of this machine: in a SQLite file or in memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from ematix_flow.errors import FlowError
+from ematix_flow.state.actions.base import ActionStore
+from ematix_flow.state.actions.memory import MemoryActionStore
+from ematix_flow.state.actions.sql import SqlActionStore
 from ematix_flow.state.runlog.base import NullRunLog, RunLog, RunLogLocation, run_log_location, warn_once
 from ematix_flow.state.runlog.sql import SqlRunLog
+from ematix_flow.state.samples.base import NullSampleStore, SampleStore
+from ematix_flow.state.samples.sql import SqlSampleStore
 from ematix_flow.state.slots.base import SlotStore
 from ematix_flow.state.slots.memory import MemorySlotStore
 from ematix_flow.state.slots.sql import SqlSlotStore
@@ -18,6 +23,7 @@ from ematix_flow.state.state_root import private_directory
 
 _in_memory: dict[str, sa.Engine] = {}
 _slots_in_memory: dict[str, SlotStore] = {}
+_actions_in_memory: dict[str, ActionStore] = {}
 _in_memory_lock = threading.Lock()
 
 
@@ -64,3 +70,32 @@ def open_slots_file(location: RunLogLocation, *, read_only: bool = False) -> Slo
     private_directory(location.path.parent)
     engine = sqlite_reader_engine(location.path) if read_only else sqlite_engine(location.path)
     return SqlSlotStore(engine, str(location), create_tables=location.create_tables, read_only=read_only)
+
+
+def open_actions_file(location: RunLogLocation, *, read_only: bool = False) -> ActionStore:
+    """Open the actions at the location of the run log. ``read_only`` creates no file."""
+    if location.path is None:
+        with _in_memory_lock:
+            return _actions_in_memory.setdefault(location.name, MemoryActionStore())
+    if read_only and not location.path.exists():
+        return MemoryActionStore()
+    private_directory(location.path.parent)
+    engine = sqlite_reader_engine(location.path) if read_only else sqlite_engine(location.path)
+    return SqlActionStore(engine, str(location), create_tables=location.create_tables, read_only=read_only)
+
+
+def open_samples_file(location: RunLogLocation, *, read_only: bool = False) -> SampleStore:
+    """Open the samples of streams at the location of the run log. ``read_only`` creates no file."""
+    if location.path is None:
+        with _in_memory_lock:
+            engine = _in_memory.get(location.name)
+            if engine is None:
+                engine = _in_memory[location.name] = memory_engine()
+            return SqlSampleStore(engine, str(location))
+    if read_only and not location.path.exists():
+        return NullSampleStore(str(location))
+    private_directory(location.path.parent)
+    file_engine = sqlite_reader_engine(location.path) if read_only else sqlite_engine(location.path)
+    return SqlSampleStore(
+        file_engine, str(location), create_tables=location.create_tables, read_only=read_only
+    )

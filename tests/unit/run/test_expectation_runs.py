@@ -12,9 +12,14 @@ import pytest
 
 from ematix_flow import BigInt, SQLiteConnection, Target, Text, ematix, pk
 from ematix_flow.alerters import Alerter, AlertEvent
-from ematix_flow.api.pipeline import Pipeline
+from ematix_flow.api.pipeline_handle import Pipeline
 from ematix_flow.backends.state_stores.run_logs import open_run_log
-from ematix_flow.errors import ExpectationFailed, PlanError, PostTransformFailed, SchemaMismatch
+from ematix_flow.errors import (
+    ExpectationFailed,
+    PlanError,
+    PostTransformFailed,
+    SchemaMismatch,
+)
 from ematix_flow.observe.alerts.alert_observer import AlertObserver, quality_event
 from ematix_flow.observe.alerts.alerter_urls import AlertSubscription
 from ematix_flow.observe.alerts.event import KINDS
@@ -283,6 +288,20 @@ def test_a_probe_counts_although_its_run_cannot_be_recorded(
     assert "the run of the probe 'complete' is not recorded" in caplog.text
 
 
+def test_a_probe_that_needs_its_past_stops_the_load_when_the_history_cannot_be_opened(
+    declare: Declare, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMATIX_PROBE_HISTORY", str(tmp_path / "typo" / "history.db"))
+
+    @probe.data(source=source.sqlite(str(shop)), table="incoming")
+    def steady(t: Tester) -> None:
+        t.row_count_change(max_drop=0.1)
+
+    with pytest.raises(ExpectationFailed, match="there is no folder"):
+        declare(transforms_pre=[steady]).sync()
+    assert ids(shop) == []
+
+
 def test_a_history_of_probes_that_cannot_be_named_so_stops_the_load(
     declare: Declare, shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,3 +379,10 @@ def test_metrics_count_verdicts_and_quarantined_rows(declare: Declare, shop: Pat
     labels = {"pipeline": "orders", "rule": "positive", "verdict": "warn"}
     assert value("pipeline_expectations_total", labels) == 1
     assert value("pipeline_quarantined_rows_total", {"pipeline": "orders"}) == 1
+
+
+def test_a_table_that_is_no_quarantine_table_is_not_to_be_dropped(shop: Path, declare: Declare) -> None:
+    with pytest.raises(SchemaMismatch, match=r"'main\.incoming' is a table that is there") as raised:
+        declare(expectations=RULES, quarantine="incoming").plan()
+    assert "drop" not in str(raised.value)
+    assert "name another table" in str(raised.value.next_step)

@@ -267,7 +267,10 @@ def test_a_failing_post_load_transform_can_be_let_pass(database: Path) -> None:
 
 def test_a_failed_attempt_is_tried_again_as_the_retry_policy_says(database: Path) -> None:
     calls: list[int] = []
-    waited: list[float] = []
+    waited = [0.0, 0.0]  # after the first and the second attempt
+
+    def sleep(seconds: float) -> None:
+        waited[len(calls) - 1] += seconds
 
     @ematix.pipeline(
         target=People,
@@ -285,7 +288,7 @@ def test_a_failed_attempt_is_tried_again_as_the_retry_policy_says(database: Path
     from ematix_flow.run.pipeline import run_declared_pipeline
 
     with run_context() as context:
-        context = dataclasses.replace(context, sleep=waited.append)
+        context = dataclasses.replace(context, sleep=sleep)
         result = run_declared_pipeline(current_registry().pipeline("flaky"), context)
     assert result.attempts == 3
     assert [2 <= waited[0] <= 2.2, 6 <= waited[1] <= 6.6] == [True, True]  # and a little more by chance

@@ -35,7 +35,7 @@ from ematix_flow.state.slots.base import Claim, Slot, SlotRecord
 from ematix_flow.state.slots.memory import MemorySlotStore
 from ematix_flow.streams.restarts import RestartPolicy
 from ematix_flow.streams.run_options import StreamRunOptions
-from ematix_flow.streams.running_stream import _SupervisedStream
+from ematix_flow.streams.supervised_stream import SupervisedStream
 
 NOON = dt.datetime(2026, 5, 17, 12, tzinfo=dt.timezone.utc)
 
@@ -367,7 +367,7 @@ class Script:
 
     attempts: list[list[FlowError | str]]
 
-    def next(self, run: _SupervisedStream) -> None:
+    def next(self, run: SupervisedStream) -> None:
         for step in self.attempts.pop(0):
             if isinstance(step, FlowError):
                 raise step
@@ -376,16 +376,16 @@ class Script:
 
 def follow(script: Script, log: RunLog, monkeypatch: pytest.MonkeyPatch, restarts: int | None) -> None:
     """A stream under supervision, without Spark: what it does is played."""
-    monkeypatch.setattr(_SupervisedStream, "_follow", lambda run, recording: script.next(run))
+    monkeypatch.setattr(SupervisedStream, "_follow", lambda run, *_: script.next(run))
     spec: Any = SimpleNamespace(name="clicks", targets=(), where=None)
     nobody: Any = SimpleNamespace(**dict.fromkeys(_CALLS, lambda *_: None))
     counts = dict.fromkeys(("rows_read", "total_rows", "restarts"), 0)
-    running: Any = SimpleNamespace(_stop=threading.Event(), _counts=counts, watch=nobody)
-    running._add_counts = lambda **counts: running._counts.update(
-        {name: running._counts[name] + count for name, count in counts.items()}
+    running: Any = SimpleNamespace(stop_requested=threading.Event(), counts=counts, watch=nobody)
+    running.add_counts = lambda **counts: running.counts.update(
+        {name: running.counts[name] + count for name, count in counts.items()}
     )
     with open_observers(Observability(), log) as observers:
-        run = _SupervisedStream(spec, running, StreamRunOptions(), nobody, log, observers)
+        run = SupervisedStream(spec, running, StreamRunOptions(), nobody, log, observers)
         run.run_supervised(RestartPolicy(1, 1, restarts))
 
 

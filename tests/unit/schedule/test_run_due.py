@@ -426,7 +426,7 @@ def test_a_missed_fire_is_neither_cleared_nor_in_the_way() -> None:
     declare("daily", "orders")
     at = utc_now()
     with runner() as here:
-        from ematix_flow.schedule.due import MISSED
+        from ematix_flow.schedule.due_slots import MISSED
 
         here.store.open([Slot("orders", at)], "skipped", MISSED)
         assert clearable_slots(here.store, ["orders"], None) == []

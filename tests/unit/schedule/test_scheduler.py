@@ -21,7 +21,7 @@ from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDis
 from ematix_flow.schedule.run_due import SlotRunner
 from ematix_flow.schedule.scheduler import Scheduler
 from ematix_flow.schedule.slot_lifecycle import MAX_DEATHS, AttemptEnd, claim_slot, conclude_attempt
-from ematix_flow.spec.pipelines import RetryPolicy
+from ematix_flow.spec.retry_policy import RetryPolicy
 from ematix_flow.state.runlog.base import NullRunLog
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord
 from ematix_flow.state.slots.memory import MemorySlotStore

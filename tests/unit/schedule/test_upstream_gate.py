@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ematix_flow.schedule.due import MISSED
+from ematix_flow.schedule.due_slots import MISSED
 from ematix_flow.schedule.upstream_gate import UpstreamGate, check_upstreams
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.runlog.records import RunRecord

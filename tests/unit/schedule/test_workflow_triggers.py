@@ -9,7 +9,7 @@ import pytest
 
 from ematix_flow.run.last_runs import LastEnd
 from ematix_flow.schedule import workflows as workflows_module
-from ematix_flow.schedule.due import MISSED, DueCalculator, ScheduleEntry
+from ematix_flow.schedule.due_slots import MISSED, DueCalculator, ScheduleEntry
 from ematix_flow.schedule.slot_lifecycle import poll_slots
 from ematix_flow.schedule.workflows import (
     TOO_MANY_UNFINISHED,

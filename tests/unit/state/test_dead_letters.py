@@ -20,7 +20,7 @@ from ematix_flow.backends.state_stores.dead_letters import open_dead_letters
 from ematix_flow.errors import ConfigError, TargetFailed, UsageError
 from ematix_flow.state.dead_letters.base import DeadLetter, LetterSelection, letter_id
 from ematix_flow.state.dead_letters.sql import open_dead_letter_file
-from ematix_flow.state.dead_letters.tables import letter_tables, migrate
+from ematix_flow.state.dead_letters.tables import UPGRADES, letter_tables, migrate
 
 # adds letters and dies at the nth statement that writes
 CHILD = """
@@ -168,7 +168,7 @@ def test_a_store_of_a_later_version_is_refused(tmp_path: Path) -> None:
     open_dead_letter_file(path).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE dead_letters_version SET version = 9")
-    with pytest.raises(ConfigError, match="have version 9; this ematix-flow knows up to 1"):
+    with pytest.raises(ConfigError, match="have version 9; this ematix-flow knows up to 3"):
         open_dead_letter_file(path)
 
 
@@ -180,10 +180,10 @@ def test_an_older_store_is_upgraded_step_by_step() -> None:
     engine = sa.create_engine("sqlite://")
     with engine.begin() as connection:
         migrate(connection, tables, "here")
-        assert tables.stored_version(connection) == 1
-        migrate(connection, tables, "here", (add_column,))
-        assert tables.stored_version(connection) == 2
-        migrate(connection, tables, "here", (add_column,))
+        assert tables.stored_version(connection) == 3
+        migrate(connection, tables, "here", (*UPGRADES, add_column))
+        assert tables.stored_version(connection) == 4
+        migrate(connection, tables, "here", (*UPGRADES, add_column))
         assert "later" in [c["name"] for c in sa.inspect(connection).get_columns("dead_letters")]
     engine.dispose()
 

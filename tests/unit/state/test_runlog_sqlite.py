@@ -22,9 +22,9 @@ from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.runlog import base
 from ematix_flow.state.runlog.base import NullRunLog
-from ematix_flow.state.runlog.queries import newest_runs_statement
 from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.runlog.sql import SqlRunLog
+from ematix_flow.state.runlog.statements import newest_runs_statement
 from ematix_flow.state.runlog.tables import UPGRADES, TableUpgrade, migrate, version
 from ematix_flow.state.slots.base import Slot
 from ematix_flow.state.slots.sql import SqlSlotStore
@@ -245,7 +245,7 @@ def test_a_page_of_a_long_log_is_read_from_an_index(tmp_path: Path) -> None:
 
 def test_the_newest_of_many_pipelines_are_read_from_indices(tmp_path: Path) -> None:
     log = open_local_run_log(str(tmp_path / "log.db"), env={})
-    query = newest_runs_statement(2, 20).compile(dialect=log._engine.dialect)  # type: ignore[attr-defined]
+    query = newest_runs_statement(2, 20, "sqlite").compile(dialect=log._engine.dialect)  # type: ignore[attr-defined]
     given = [query.params[name] for name in query.positiontup or ()]
     with direct(tmp_path / "log.db") as file:
         shown = [value.isoformat(" ") if hasattr(value, "isoformat") else value for value in given]

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ematix_flow.errors import ConfigError, UsageError
-from ematix_flow.spec.redaction import mask
 from ematix_flow.state.slots.base import Claim
+from ematix_probe.redaction import mask
 
 RUN_LOG_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"

@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ematix_flow.errors import UsageError, did_you_mean
 from ematix_flow.schedule.executors.base import Executor
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 EXAMPLES = {
     "subprocess": "subprocess://?workers=4",

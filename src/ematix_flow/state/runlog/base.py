@@ -12,20 +12,20 @@ import itertools
 import logging
 import re
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ematix_flow import fault_points
-from ematix_flow.config.settings import text_setting
+from ematix_flow.config.project_file import text_setting
 from ematix_flow.errors import ConfigError, FlowError, UsageError, did_you_mean
 from ematix_flow.spec.connections.urls import mask_url
 from ematix_flow.spec.durations import try_parse_duration
 from ematix_flow.spec.location import NamedLocation, SourceLocation
-from ematix_flow.spec.redaction import mask
 from ematix_flow.spec.row_counts import UNKNOWN_ROWS, RowCounts
+from ematix_flow.state.runlog.history import RunCursor, RunFilter, RunHistory, RunPage, RunSummary
 from ematix_flow.state.runlog.records import (
     RunRecord,
     RunStatus,
@@ -37,6 +37,7 @@ from ematix_flow.state.runlog.records import (
 from ematix_flow.state.state_root import absolute_path, state_root
 from ematix_flow.state.store_urls import parse_flag, split_options
 from ematix_flow.state.times import aware_utc, utc_now
+from ematix_probe.redaction import mask
 
 URL_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
 PATH_VARIABLE = "EMATIX_FLOW_RUN_LOG_PATH"
@@ -48,7 +49,7 @@ _warned: set[str] = set()
 _warned_lock = threading.Lock()
 
 
-class RunLog(ABC):
+class RunLog(RunHistory):
     """An open run log. Writing never stops a run: a failed write is one warning.
 
     Several processes and threads may use one log at the same time. What `start` wrote survives the death of
@@ -255,6 +256,28 @@ class NullRunLog(RunLog):
         return None
 
     def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        raise self.reason
+
+    def page(self, wanted: RunFilter, after: RunCursor | None = None, limit: int = 50) -> RunPage:
+        raise self.reason
+
+    def following(self, after: RunRecord, limit: int) -> tuple[RunRecord, ...]:
+        raise self.reason
+
+    def runs_of_slots(
+        self, since: dt.datetime, until: dt.datetime, limit: int
+    ) -> dict[tuple[str, dt.datetime], str]:
+        raise self.reason
+
+    def newest_summaries(self, since: dt.datetime | None, limit: int) -> tuple[RunSummary, ...]:
+        raise self.reason
+
+    def recent(self, pipelines: Sequence[str], each: int) -> dict[str, tuple[RunSummary, ...]]:
+        raise self.reason
+
+    def rows_written(
+        self, since: dt.datetime, until: dt.datetime, pipelines: Sequence[str] | None = None
+    ) -> dict[str, int] | None:
         raise self.reason
 
     def save_output(self, run_id: str, text: str) -> None:

@@ -19,8 +19,9 @@ import datetime as dt
 import heapq
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ematix_flow.errors import ConfigError, FlowError, UsageError
@@ -33,7 +34,15 @@ from ematix_flow.state.object_store import (
     require_version,
 )
 from ematix_flow.state.runlog.base import RunLog, no_such_run, take_until_success, warn_once
+from ematix_flow.state.runlog.history import RunCursor, RunFilter, RunPage, RunSummary
+from ematix_flow.state.runlog.object_history import (
+    cursor_place,
+    page_of_marks,
+    summaries_of_marks,
+    summary_of_mark,
+)
 from ematix_flow.state.runlog.records import RunRecord, RunStatus, bounded_output
+from ematix_flow.state.runlog.run_marks import RunMark
 from ematix_flow.state.times import aware_utc
 
 MOST_RUNNING = 100
@@ -41,19 +50,6 @@ _MAX_TRIES = 20
 _AWAY_SECONDS = 60.0  # after a failure, only the end of a run is written before this time is over
 _MAX_NAMES_READ = 3_000  # names of the newest runs, for the newest of each pipeline
 _PURGE_PORTION = 500
-
-
-@dataclass(frozen=True)
-class _RunMark:
-    """A run as the name of its mark describes it.
-
-    The status is that of the time when the mark was written.
-    """
-
-    order: str  # newest first
-    run_id: str  # as a part of a key, and so is the pipeline
-    pipeline: str
-    status: str
 
 
 class ObjectRunLog(RunLog):
@@ -137,6 +133,9 @@ class ObjectRunLog(RunLog):
             return False
 
     def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        if not self._may_write():
+            return
+
         def added(was: RunRecord) -> RunRecord:
             return replace(was, metrics={**was.metrics, **metrics})
 
@@ -243,9 +242,9 @@ class ObjectRunLog(RunLog):
             runs.setdefault(record.pipeline, []).append(record)
         return {name: take_until_success(its, each) for name, its in runs.items()}
 
-    def _newest_marks_of_pipeline(self, part: str, most: int) -> Sequence[_RunMark]:
+    def _newest_marks_of_pipeline(self, part: str, most: int) -> Sequence[RunMark]:
         """Return the newest marks of one pipeline, up to the first success."""
-        found: list[_RunMark] = []
+        found: list[RunMark] = []
         running = tuple(map(_parse_running_mark, self._store.names(f"running/{part}/")))
         ended = map(_parse_pipeline_mark, self._store.names(f"pipelines/{part}/"))
         for mark in itertools.islice(_without_repeats(_merge_marks(running, ended)), most):
@@ -253,6 +252,47 @@ class ObjectRunLog(RunLog):
             if mark.status == "succeeded":
                 break
         return found
+
+    def page(self, wanted: RunFilter, after: RunCursor | None = None, limit: int = 50) -> RunPage:
+        begin = "" if after is None else cursor_place(after)
+        if not begin and wanted.until is not None:
+            begin = newest_first_key(wanted.until)
+        marks = self._newest_marks(wanted.pipeline, only_running=wanted.status == "running", after=begin)
+        return page_of_marks(_without_repeats(marks), wanted, after, limit, self._read)
+
+    def following(self, after: RunRecord, limit: int) -> tuple[RunRecord, ...]:
+        place = cursor_place(RunCursor.of(after))
+        marks = _without_repeats(self._newest_marks(after.pipeline))
+        newer = itertools.takewhile(lambda mark: mark.place < place, marks)
+        nearest = deque(newer, maxlen=limit)
+        return tuple(self._read(mark.run_id for mark in reversed(nearest)))
+
+    def runs_of_slots(
+        self, since: dt.datetime, until: dt.datetime, limit: int
+    ) -> dict[tuple[str, dt.datetime], str]:
+        return {}
+
+    def newest_summaries(self, since: dt.datetime | None, limit: int) -> tuple[RunSummary, ...]:
+        last = None if since is None else newest_first_key(since)
+        marks = _without_repeats(self._newest_marks(None))
+        newer = itertools.takewhile(lambda mark: last is None or mark.order <= last, marks)
+        return tuple(map(summary_of_mark, itertools.islice(newer, limit)))
+
+    def recent(self, pipelines: Sequence[str], each: int) -> dict[str, tuple[RunSummary, ...]]:
+        names = list(dict.fromkeys(pipelines))
+        if not names:
+            return {}
+
+        def newest(name: str) -> Sequence[RunMark]:
+            return list(itertools.islice(_without_repeats(self._newest_marks(name)), each))
+
+        marks = list(self._store.map_parallel(newest, names))
+        return summaries_of_marks(marks, names, self._read)
+
+    def rows_written(
+        self, since: dt.datetime, until: dt.datetime, pipelines: Sequence[str] | None = None
+    ) -> dict[str, int] | None:
+        return None
 
     def output(self, run_id: str) -> str | None:
         found = self._store.fetch(_output_key(run_id))
@@ -289,7 +329,7 @@ class ObjectRunLog(RunLog):
         stay = {mark.run_id: mark.order for mark in newest}
         stay |= dict.fromkeys(self._needed_run_ids(part), "")
         start = max(before, *stay.values())
-        done, waiting = 0, list[_RunMark]()
+        done, waiting = 0, list[RunMark]()
         for mark in _without_repeats(
             map(_parse_pipeline_mark, self._store.names(prefix, after=f"{prefix}{start}"))
         ):
@@ -314,7 +354,7 @@ class ObjectRunLog(RunLog):
                 yield mark.run_id
                 return
 
-    def _delete_runs(self, marks: Sequence[_RunMark]) -> None:
+    def _delete_runs(self, marks: Sequence[RunMark]) -> None:
         """Delete the run first: a mark without a run is ignored, and deleted by the next purge."""
         self._store.remove([f"{kind}/{mark.run_id}" for mark in marks for kind in ("runs", "output")])
         names: list[str] = []
@@ -329,17 +369,22 @@ class ObjectRunLog(RunLog):
 
     # ------------------------------------------------------------------ names and runs
 
-    def _newest_marks(self, pipeline: str | None, *, only_running: bool = False) -> Iterator[_RunMark]:
-        """Yield marks, newest first. A run whose status just changed may come twice in a row."""
+    def _newest_marks(
+        self, pipeline: str | None, *, only_running: bool = False, after: str = ""
+    ) -> Iterator[RunMark]:
+        """Yield marks, newest first: of ended runs those that come after the place ``after``.
+
+        A run whose status just changed may come twice in a row.
+        """
         running = self._running_marks(pipeline)
-        ended: Iterator[_RunMark] = iter(())
-        if not only_running and pipeline is None:
-            ended = map(_parse_time_mark, self._store.names("time/"))
-        elif not only_running:
-            ended = map(_parse_pipeline_mark, self._store.names(f"pipelines/{key_part(pipeline or '')}/"))
+        ended: Iterator[RunMark] = iter(())
+        if not only_running:
+            folder = "time/" if pipeline is None else f"pipelines/{key_part(pipeline)}/"
+            parse = _parse_time_mark if pipeline is None else _parse_pipeline_mark
+            ended = map(parse, self._store.names(folder, after=f"{folder}{after}" if after else ""))
         return _merge_marks(running, ended)
 
-    def _running_marks(self, pipeline: str | None) -> Sequence[_RunMark]:
+    def _running_marks(self, pipeline: str | None) -> Sequence[RunMark]:
         prefix = "running/" if pipeline is None else f"running/{key_part(pipeline)}/"
         return tuple(map(_parse_running_mark, self._store.names(prefix)))
 
@@ -392,19 +437,19 @@ def _index_marks(record: RunRecord) -> tuple[str, str]:
     return f"time/{name}/{part}/{record.status}", f"pipelines/{part}/{name}/{record.status}"
 
 
-def _parse_running_mark(key: str) -> _RunMark:
+def _parse_running_mark(key: str) -> RunMark:
     _, part, name = key.split("/")
-    return _RunMark(*_order_and_id(name), part, "running")
+    return RunMark(*_order_and_id(name), part, "running")
 
 
-def _parse_time_mark(key: str) -> _RunMark:
+def _parse_time_mark(key: str) -> RunMark:
     _, name, part, status = key.split("/")
-    return _RunMark(*_order_and_id(name), part, status)
+    return RunMark(*_order_and_id(name), part, status)
 
 
-def _parse_pipeline_mark(key: str) -> _RunMark:
+def _parse_pipeline_mark(key: str) -> RunMark:
     _, part, name, status = key.split("/")
-    return _RunMark(*_order_and_id(name), part, status)
+    return RunMark(*_order_and_id(name), part, status)
 
 
 def _order_and_id(name: str) -> tuple[str, str]:
@@ -412,14 +457,14 @@ def _order_and_id(name: str) -> tuple[str, str]:
     return order, run_id
 
 
-def _merge_marks(running: Sequence[_RunMark], ended: Iterator[_RunMark]) -> Iterator[_RunMark]:
-    def place(mark: _RunMark) -> str:
-        return f"{mark.order}-{mark.run_id}"
+def _merge_marks(running: Sequence[RunMark], ended: Iterator[RunMark]) -> Iterator[RunMark]:
+    def place(mark: RunMark) -> str:
+        return mark.place
 
     return heapq.merge(sorted(running, key=place), ended, key=place)
 
 
-def _without_repeats(marks: Iterator[_RunMark]) -> Iterator[_RunMark]:
+def _without_repeats(marks: Iterator[RunMark]) -> Iterator[RunMark]:
     """Drop repeated marks: a run whose status changed may have two marks in a row."""
     last = ""
     for mark in marks:

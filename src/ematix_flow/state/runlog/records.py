@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from ematix_flow.spec.redaction import mask
 from ematix_flow.spec.row_counts import UNKNOWN_ROWS, RowCounts
 from ematix_flow.state.times import aware_utc, utc_now
+from ematix_probe.redaction import mask
 
 RunStatus = Literal["running", "succeeded", "skipped", "locked", "failed", "interrupted", "cancelled"]
 

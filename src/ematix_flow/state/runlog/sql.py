@@ -24,15 +24,25 @@ from ematix_flow.state.runlog.base import (
     take_until_success,
     warn_once,
 )
-from ematix_flow.state.runlog.queries import (
+from ematix_flow.state.runlog.history import RunCursor, RunFilter, RunPage, RunSummary
+from ematix_flow.state.runlog.history_statements import (
+    following_statement,
+    newest_summaries,
+    page_of_runs,
+    recent_runs,
+    rows_written_statement,
+    slot_runs_statement,
+)
+from ematix_flow.state.runlog.records import RunRecord, RunStatus, bounded_output, bounded_text, mask_metrics
+from ematix_flow.state.runlog.statements import (
     NEWEST_FIRST,
     keep_boundary_statement,
+    listed_columns,
     needed_runs_statements,
     newest_runs_statements,
     next_pipeline_statement,
     purgeable_runs_statement,
 )
-from ematix_flow.state.runlog.records import RunRecord, RunStatus, bounded_output, bounded_text, mask_metrics
 from ematix_flow.state.runlog.tables import (
     RUNS_SINCE,
     empty_memory_database,
@@ -129,10 +139,15 @@ class SqlRunLog(RunLog):
             self._warn(f"the {what} of run {run_id}", error)
 
     def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        if not self._may_write():
+            return
         this = runs.c.run_id == run_id
         try:
             with self._transaction() as connection:
-                known = connection.execute(sa.select(runs.c.metrics).where(this)).scalar()
+                query = sa.select(runs.c.metrics).where(this)
+                if connection.dialect.name in ("postgresql", "mysql", "mariadb"):
+                    query = query.with_for_update()  # a file has one writer at a time
+                known = connection.execute(query).scalar()
                 merged = {**(known or {}), **mask_metrics(metrics)}
                 connection.execute(sa.update(runs).where(this).values(metrics=merged))
         except SQLAlchemyError as error:
@@ -160,7 +175,8 @@ class SqlRunLog(RunLog):
         limit: int = 20,
         since: dt.datetime | None = None,
     ) -> tuple[RunRecord, ...]:
-        query = sa.select(runs).order_by(*NEWEST_FIRST).limit(max(limit, 0))
+        listed = listed_columns(self._reader.dialect.name)
+        query = sa.select(*listed).order_by(*NEWEST_FIRST).limit(max(limit, 0))
         if pipeline is not None:
             query = query.where(runs.c.pipeline == pipeline)
         if status is not None:
@@ -188,6 +204,35 @@ class SqlRunLog(RunLog):
                 for name, its in itertools.groupby(records, lambda record: record.pipeline):
                     found[name] = take_until_success(its, each)
         return found
+
+    def page(self, wanted: RunFilter, after: RunCursor | None = None, limit: int = 50) -> RunPage:
+        with self._read_connection() as connection:
+            return page_of_runs(connection, wanted, after, limit, _read_records)
+
+    def following(self, after: RunRecord, limit: int) -> tuple[RunRecord, ...]:
+        return self._records(following_statement(after, limit, self._reader.dialect.name))
+
+    def runs_of_slots(
+        self, since: dt.datetime, until: dt.datetime, limit: int
+    ) -> dict[tuple[str, dt.datetime], str]:
+        with self._read_connection() as connection:
+            rows = connection.execute(slot_runs_statement(since, until, limit)).all()
+        return {(row.pipeline, row.slot): row.run_id for row in reversed(rows) if row.slot is not None}
+
+    def newest_summaries(self, since: dt.datetime | None, limit: int) -> tuple[RunSummary, ...]:
+        with self._read_connection() as connection:
+            return newest_summaries(connection, since, limit)
+
+    def recent(self, pipelines: Sequence[str], each: int) -> dict[str, tuple[RunSummary, ...]]:
+        with self._read_connection() as connection:
+            return recent_runs(connection, pipelines, each)
+
+    def rows_written(
+        self, since: dt.datetime, until: dt.datetime, pipelines: Sequence[str] | None = None
+    ) -> dict[str, int] | None:
+        with self._read_connection() as connection:
+            rows = connection.execute(rows_written_statement(since, until, pipelines))
+            return {row.pipeline: int(row.written) for row in rows}
 
     def save_output(self, run_id: str, text: str) -> None:
         if not self._may_write():

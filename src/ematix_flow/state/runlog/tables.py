@@ -1,4 +1,4 @@
-"""The run log's tables and the upgrades that bring an older log, and its slots, up to this version.
+"""The run log's tables and the upgrades that bring an older log, its slots and actions up to this version.
 
 Independent of the database. A change of the tables here needs a new upgrade at the end of `UPGRADES`; a new
 log is created directly from the tables, without upgrades.
@@ -12,7 +12,11 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from ematix_flow.errors import ConfigError
+from ematix_flow.state.actions.tables import actions, holds
+from ematix_flow.state.actions.tables import metadata as actions_metadata
 from ematix_flow.state.runlog.records import LONGEST_OUTPUT
+from ematix_flow.state.samples.tables import metadata as samples_metadata
+from ematix_flow.state.samples.tables import samples
 from ematix_flow.state.slots.tables import leases, slots
 from ematix_flow.state.slots.tables import metadata as slots_metadata
 from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
@@ -151,12 +155,26 @@ def _add_slots(upgrading: TableUpgrade) -> None:
         upgrading.add_table(table)
 
 
+def _add_actions(upgrading: TableUpgrade) -> None:
+    for table in (actions, holds):
+        upgrading.add_table(table)
+
+
+def _add_samples(upgrading: TableUpgrade) -> None:
+    upgrading.add_table(samples)
+
+
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
-UPGRADES: Sequence[RunLogUpgrade] = (_add_batch, _add_overdue, _add_run_details, _add_slots)
-RUNS_SINCE, SLOTS_SINCE = (
-    4,
-    5,
-)  # the versions from which on every column of the runs, and of the slots, is there
+UPGRADES: Sequence[RunLogUpgrade] = (
+    _add_batch,
+    _add_overdue,
+    _add_run_details,
+    _add_slots,
+    _add_actions,
+    _add_samples,
+)
+# the versions from which on every column of the runs, slots, actions and samples is there
+RUNS_SINCE, SLOTS_SINCE, ACTIONS_SINCE, SAMPLES_SINCE = 4, 5, 6, 7
 
 
 def is_current(stored: int, location: str, upgrades: Sequence[RunLogUpgrade] = UPGRADES) -> bool:
@@ -243,6 +261,8 @@ def migrate(
         if found == 0:
             metadata.create_all(connection)
             slots_metadata.create_all(connection)
+            actions_metadata.create_all(connection)
+            samples_metadata.create_all(connection)
         else:
             for upgrade in upgrades[found - 1 :]:
                 upgrade(TableUpgrade(connection, schema))

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ematix_flow.state.slots.scheduler_lease import SchedulerLease
+
 SlotStatus = Literal["waiting", "claimed", "succeeded", "gave_up", "skipped"]
 UNFINISHED: tuple[SlotStatus, ...] = ("waiting", "claimed")
 UNSUCCESSFUL: tuple[SlotStatus, ...] = ("gave_up", "skipped")
 ENDED: tuple[SlotStatus, ...] = ("succeeded", *UNSUCCESSFUL)
 CLOCK_STEP = dt.timedelta(minutes=1)  # clocks are adjusted by up to this; a later slot: a clock was ahead
 ENDING_CLAIM_SECONDS = 60.0  # how long a claim lasts that only ends or reschedules a slot
-MAX_LEASE = dt.timedelta(minutes=10)  # schedulers take leases of one minute
 MAX_CLAIM = dt.timedelta(hours=1)  # limit for a run without heartbeat, even if its claim lasts longer
 
 
@@ -65,15 +66,6 @@ class Claim:
     fence: int
     failures: int  # before this attempt
     deaths: int = 0  # before this attempt
-
-
-@dataclass(frozen=True)
-class SchedulerLease:
-    """The right to poll for due slots, so that only one scheduler does. Correctness does not depend on it."""
-
-    name: str
-    holder: str
-    fence: int
 
 
 class SlotStore(ABC):
@@ -137,6 +129,11 @@ class SlotStore(ABC):
     @abstractmethod
     def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
         """Return every slot that fired at ``since`` or later and was given up or skipped, oldest first."""
+
+    @abstractmethod
+    def between(self, since: dt.datetime, until: dt.datetime, limit: int) -> list[SlotRecord]:
+        """Return the slots that fired from ``since`` on and before ``until``: the newest ``limit``, newest
+        first."""
 
     @abstractmethod
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:

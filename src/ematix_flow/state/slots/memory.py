@@ -7,17 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ematix_flow.state.slots.base import (
-    ENDED,
-    MAX_LEASE,
-    UNSUCCESSFUL,
-    Claim,
-    SchedulerLease,
-    Slot,
-    SlotRecord,
-    SlotStatus,
-    SlotStore,
-)
+from ematix_flow.state.slots.base import ENDED, UNSUCCESSFUL, Claim, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots.scheduler_lease import SchedulerLease, next_lease
 from ematix_flow.state.times import utc_now
 
 
@@ -88,6 +79,11 @@ class MemorySlotStore(SlotStore):
             bad = [record for record in self._slots.values() if record.status in UNSUCCESSFUL]
         found = (each for each in bad if each.slot.fire_time >= since and each.slot.pipeline in pipelines)
         return sorted(found, key=lambda record: (record.slot.fire_time, record.slot.pipeline))
+
+    def between(self, since: dt.datetime, until: dt.datetime, limit: int) -> list[SlotRecord]:
+        with self._lock:
+            found = [each for each in self._slots.values() if since <= each.slot.fire_time < until]
+        return sorted(found, key=fire_order, reverse=True)[:limit]
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         with self._lock:
@@ -177,16 +173,9 @@ class MemorySlotStore(SlotStore):
         with self._lock:
             now = self._clock()
             until = now + dt.timedelta(seconds=seconds)
-            current = self._leases.get(name)
-            if current is not None and current[0].holder != holder and now < current[1] <= now + MAX_LEASE:
-                return None
-            same = current is not None and current[0].holder == holder and current[1] > now
-            lease = (
-                current[0]
-                if current is not None and same
-                else SchedulerLease(name, holder, current[0].fence + 1 if current else 1)
-            )
-            self._leases[name] = (lease, until)
+            lease = next_lease(name, holder, now, self._leases.get(name))
+            if lease is not None:
+                self._leases[name] = (lease, until)
             return lease
 
     def release(self, lease: SchedulerLease) -> None:
@@ -227,6 +216,10 @@ class MemorySlotStore(SlotStore):
         return (
             known if known is not None and known.status == "claimed" and known.fence == claim.fence else None
         )
+
+
+def fire_order(record: SlotRecord) -> tuple[dt.datetime, str]:
+    return record.slot.fire_time, record.slot.pipeline
 
 
 def _fire_time(slot: Slot) -> dt.datetime:

@@ -29,17 +29,9 @@ from ematix_flow.state.object_store import (
     time_of_newest_first_key,
 )
 from ematix_flow.state.runlog.records import bounded_text
-from ematix_flow.state.slots.base import (
-    ENDED,
-    UNSUCCESSFUL,
-    Claim,
-    SchedulerLease,
-    Slot,
-    SlotRecord,
-    SlotStatus,
-    SlotStore,
-)
-from ematix_flow.state.slots.memory import MemorySlotStore
+from ematix_flow.state.slots.base import ENDED, UNSUCCESSFUL, Claim, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots.memory import MemorySlotStore, fire_order
+from ematix_flow.state.slots.scheduler_lease import SchedulerLease
 
 T = TypeVar("T")
 _MAX_TRIES = 20
@@ -121,6 +113,19 @@ class ObjectSlotStore(SlotStore):
             (record for record in found if record.status in UNSUCCESSFUL),
             key=lambda record: (record.slot.fire_time, record.slot.pipeline),
         )
+
+    def between(self, since: dt.datetime, until: dt.datetime, limit: int) -> list[SlotRecord]:
+        begin, end = newest_first_key(until), newest_first_key(since)
+        names: list[tuple[str, str]] = []
+        for part in dict.fromkeys(key.split("/")[1] for key in self._store.names("heads/")):
+            prefix = f"slots/{part}/"
+            keys = self._store.names(prefix, after=f"{prefix}{begin}")
+            of_slots = itertools.takewhile(partial(operator.ge, f"{prefix}{end}"), keys)
+            names += [(key.rpartition("/")[2], key) for key in itertools.islice(of_slots, limit)]
+        names.sort()
+        found = self._store.read_all(key for _, key in names[:limit])
+        records = [_record(document.value) for document in found if document is not None]
+        return sorted(records, key=fire_order, reverse=True)
 
     # ------------------------------------------------------------------ slots
 

@@ -18,16 +18,16 @@ from ematix_flow.state.runlog.records import bounded_text
 from ematix_flow.state.runlog.tables import SLOTS_SINCE, empty_memory_database, open_run_log_tables
 from ematix_flow.state.slots.base import (
     ENDED,
-    MAX_LEASE,
     UNFINISHED,
     UNSUCCESSFUL,
     Claim,
-    SchedulerLease,
     Slot,
     SlotRecord,
     SlotStatus,
     SlotStore,
 )
+from ematix_flow.state.slots.memory import fire_order
+from ematix_flow.state.slots.scheduler_lease import SchedulerLease, is_running, next_lease
 from ematix_flow.state.slots.statements import (
     SLOTS_PER_STATEMENT,
     bound_slot_values,
@@ -39,10 +39,11 @@ from ematix_flow.state.slots.statements import (
     slot_record,
 )
 from ematix_flow.state.slots.tables import leases, slots
+from ematix_flow.state.sql.dialects import CLOCKS, dialect_name, insert_if_new, server_time
 from ematix_flow.state.sql.failures import run_log_connection
 from ematix_flow.state.times import utc_now
 
-_CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
+_FEW_NAMES = 20
 
 
 class SqlSlotStore(SlotStore):
@@ -77,9 +78,8 @@ class SqlSlotStore(SlotStore):
         if version < SLOTS_SINCE:
             self.close()
             self._engine = self._reader = empty_memory_database().execution_options()
-        dialect = self._engine.dialect.name
-        self._dialect = "mysql" if dialect == "mariadb" else dialect
-        self._own_clock = clock or (None if self._dialect in _CLOCKS else utc_now)
+        self._dialect = dialect_name(self._engine)
+        self._own_clock = clock or (None if self._dialect in CLOCKS else utc_now)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -112,6 +112,8 @@ class SqlSlotStore(SlotStore):
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
         if not pipelines:
             return {}
+        if len(set(pipelines)) <= _FEW_NAMES:
+            return self._newest_of_few(sorted(set(pipelines)))
         last = self._last_of_each()
         query = sa.select(slots).join(
             last, sa.and_(slots.c.pipeline == last.c.pipeline, slots.c.fires_at == last.c.fires_at)
@@ -122,6 +124,18 @@ class SqlSlotStore(SlotStore):
         with self._read_connection() as connection:
             found = [slot_record(row) for row in connection.execute(query)]
         return {record.slot.pipeline: record for record in found if record.slot.pipeline in wanted}
+
+    def _newest_of_few(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
+        """Search the index for each, where all others need not be read."""
+        other = slots.alias()
+        last = {
+            name: sa.select(sa.func.max(other.c.fires_at)).where(other.c.pipeline == name).scalar_subquery()
+            for name in pipelines
+        }
+        one_of = (sa.and_(slots.c.pipeline == name, slots.c.fires_at == at) for name, at in last.items())
+        with self._read_connection() as connection:
+            found = [slot_record(row) for row in connection.execute(sa.select(slots).where(sa.or_(*one_of)))]
+        return {record.slot.pipeline: record for record in found}
 
     def last_fires(self, pipelines: Sequence[str]) -> dict[str, dt.datetime]:
         wanted = set(pipelines)
@@ -153,6 +167,17 @@ class SqlSlotStore(SlotStore):
         with self._read_connection() as connection:
             rows = connection.execute(query.order_by(slots.c.fires_at, slots.c.pipeline))
             return [slot_record(row) for row in rows if row.pipeline in wanted]
+
+    def between(self, since: dt.datetime, until: dt.datetime, limit: int) -> list[SlotRecord]:
+        found: list[SlotRecord] = []
+        with self._read_connection() as connection:
+            for status in (*UNFINISHED, *ENDED):  # by its part of the index
+                query = sa.select(slots).where(
+                    slots.c.status == status, slots.c.fires_at >= since, slots.c.fires_at < until
+                )
+                rows = connection.execute(query.order_by(slots.c.fires_at.desc()).limit(limit))
+                found += [slot_record(row) for row in rows]
+        return sorted(found, key=fire_order, reverse=True)[:limit]
 
     def get_many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
         with self._read_connection() as connection:
@@ -193,7 +218,7 @@ class SqlSlotStore(SlotStore):
 
     def _insert(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> int:
         """Insert the rows that do not exist yet, and return how many."""
-        insert = self._insert_new(slots)
+        insert = insert_if_new(slots, self._dialect)
         if self._dialect == "duckdb":  # one statement per row would be slow, and not counted
             return connection.execute(insert.values(rows)).rowcount
         return connection.execute(insert, rows).rowcount
@@ -318,26 +343,21 @@ class SqlSlotStore(SlotStore):
             until = now + dt.timedelta(seconds=seconds)
             current = connection.execute(sa.select(leases).where(leases.c.name == name)).one_or_none()
             if current is None:
+                lease = next_lease(name, holder, now, None)
                 row = {"name": name, "holder": holder, "fence": 1, "expires_at": until}
-                is_new = connection.execute(self._insert_new(leases).values(row)).rowcount == 1
-                return SchedulerLease(name, holder, 1) if is_new else None
-            ahead = now + MAX_LEASE
-            if now < current.expires_at <= ahead and current.holder != holder:
+                is_new = connection.execute(insert_if_new(leases, self._dialect).values(row)).rowcount == 1
+                return lease if is_new else None
+            before = SchedulerLease(name, current.holder, int(current.fence))
+            lease = next_lease(name, holder, now, (before, current.expires_at))
+            if lease is None:
                 return None
-            same = current.holder == holder and current.expires_at > now
-            fence = int(current.fence) + (0 if same else 1)
+            is_free = sa.or_(leases.c.holder == holder, sa.not_(is_running(leases.c.expires_at, now)))
             updated = connection.execute(
                 sa.update(leases)
-                .where(
-                    leases.c.name == name,
-                    leases.c.fence == current.fence,
-                    sa.or_(
-                        leases.c.expires_at <= now, leases.c.expires_at > ahead, leases.c.holder == holder
-                    ),
-                )
-                .values(holder=holder, fence=fence, expires_at=until)
+                .where(leases.c.name == name, leases.c.fence == before.fence, is_free)
+                .values(holder=holder, fence=lease.fence, expires_at=until)
             )
-            return SchedulerLease(name, holder, fence) if updated.rowcount == 1 else None
+            return lease if updated.rowcount == 1 else None
 
     def release(self, lease: SchedulerLease) -> None:
         with self._transaction() as connection:
@@ -373,23 +393,7 @@ class SqlSlotStore(SlotStore):
     # ------------------------------------------------------------------ the database
 
     def _now(self, connection: sa.Connection) -> dt.datetime:
-        if self._own_clock:
-            return self._own_clock()
-        found: dt.datetime = connection.execute(sa.text(_CLOCKS[self._dialect])).scalar_one()
-        return found.astimezone(dt.timezone.utc) if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
-
-    def _insert_new(self, table: sa.Table) -> Any:
-        """Return an insert that does nothing if the key exists; its row count shows that."""
-        insert: Any
-        if self._dialect == "mysql":
-            insert = sa.insert(table).prefix_with("IGNORE")
-        elif self._dialect in ("sqlite", "duckdb"):
-            insert = sa.insert(table).prefix_with("OR IGNORE")
-        else:
-            from sqlalchemy.dialects import postgresql  # imported only here: the import is slow
-
-            insert = postgresql.insert(table).on_conflict_do_nothing()
-        return insert.execution_options(preserve_rowcount=True)
+        return self._own_clock() if self._own_clock else server_time(connection, self._dialect)
 
     def _read_connection(self) -> AbstractContextManager[sa.Connection]:
         return run_log_connection(self._reader, self.location)

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import orjson
 import sqlalchemy as sa
@@ -22,12 +23,10 @@ def sqlite_engine(path: Path) -> sa.Engine:
     """
     make_private_database(path)
     # no pool: nothing stays open between two statements, so that a fork or a second log shares no handle
-    engine = sa.create_engine(
+    engine = _create_engine(
         sa.URL.create("sqlite", database=str(path)),
         poolclass=sa.pool.NullPool,
         connect_args={"timeout": BUSY_SECONDS},
-        hide_parameters=True,
-        json_deserializer=orjson.loads,
     )
     sa.event.listen(engine, "connect", disable_driver_transactions)
     sa.event.listen(engine, "connect", _use_write_ahead_log)
@@ -49,13 +48,7 @@ def sqlite_reader_engine(path: Path) -> sa.Engine:
         uri = f"{path.absolute().as_uri()}?{options}"
         return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
 
-    engine = sa.create_engine(
-        "sqlite://",
-        creator=connect,
-        poolclass=sa.pool.NullPool,
-        hide_parameters=True,
-        json_deserializer=orjson.loads,
-    )
+    engine = _create_engine("sqlite://", creator=connect, poolclass=sa.pool.NullPool)
     sa.event.listen(engine, "connect", disable_driver_transactions)
     sa.event.listen(engine, "begin", begin_transaction)
     return engine
@@ -64,18 +57,21 @@ def sqlite_reader_engine(path: Path) -> sa.Engine:
 def memory_engine() -> sa.Engine:
     """Return an engine for a database in memory, which ends with the engine."""
     # one connection, which is the database; other threads wait until the pool has it back
-    engine = sa.create_engine(
+    engine = _create_engine(
         "sqlite://",
         poolclass=sa.pool.QueuePool,
         pool_size=1,
         max_overflow=0,
         pool_timeout=BUSY_SECONDS,
         connect_args={"check_same_thread": False},
-        hide_parameters=True,
     )
     sa.event.listen(engine, "connect", disable_driver_transactions)
     sa.event.listen(engine, "begin", begin_transaction)
     return engine
+
+
+def _create_engine(url: sa.URL | str, **arguments: Any) -> sa.Engine:
+    return sa.create_engine(url, hide_parameters=True, json_deserializer=orjson.loads, **arguments)
 
 
 def disable_driver_transactions(connection: sqlite3.Connection, _: object) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ematix_flow.schedule import due
-from ematix_flow.schedule.due import DueCalculator, DueSlots, ScheduleEntry, due_slots
+from ematix_flow.schedule import due_slots as due_slots_module
+from ematix_flow.schedule.due_slots import DueCalculator, DueSlots, ScheduleEntry, due_slots
 from ematix_flow.schedule.slot_lifecycle import poll_slots
 from ematix_flow.schedule.workflows import WorkflowSlots, slot_name
 from ematix_flow.spec.pipelines import Catchup
@@ -102,13 +102,13 @@ def test_a_job_that_another_opens_later_does_not_hide_its_own_fire() -> None:
 
 
 def test_what_fires_at_the_same_times_is_computed_once_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed, real = [], due.due_slots
+    computed, real = [], due_slots
 
     def noted(scheduled: ScheduleEntry, *rest: Any) -> DueSlots:
         computed.append(scheduled.name)
         return real(scheduled, *rest)
 
-    monkeypatch.setattr(due, "due_slots", noted)
+    monkeypatch.setattr(due_slots_module, "due_slots", noted)
     each = Schedule("0 * * * *")
     alike = [ScheduleEntry(name, each) for name in ("a", "b", "c")]
     others = [

@@ -7,7 +7,7 @@ The catch-up policy decides about fires that no scheduler saw (the machine was o
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -41,6 +41,14 @@ class DueSlots:
     to_run: tuple[Slot, ...] = ()
     missed: tuple[Slot, ...] = ()
     before_first_poll: tuple[Slot, ...] = ()
+
+    def without(self, paused: Collection[str]) -> DueSlots:
+        """Return what is left while these schedules are paused: they only mark from when fires count."""
+        return DueSlots(
+            tuple(slot for slot in self.to_run if slot.pipeline not in paused),
+            tuple(slot for slot in self.missed if slot.pipeline not in paused),
+            self.before_first_poll,
+        )
 
 
 def is_missed(record: SlotRecord) -> bool:

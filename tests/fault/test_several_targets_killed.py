@@ -57,8 +57,8 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
     database = tmp_path / "shop.db"
     execute(database, "CREATE TABLE people (id INTEGER, name TEXT)")
     execute(database, "INSERT INTO people VALUES (1, 'Ada'), (2, NULL)")
-    (database.parent / "killed_fanout.py").write_text(MODULE)
-    run = [sys.executable, "-c", "from killed_fanout import both; print(both.sync().notes)"]
+    (database.parent / "killed_module.py").write_text(MODULE)
+    run = [sys.executable, "-c", "from killed_module import both; print(both.sync().notes)"]
     path = os.pathsep.join([str(database.parent), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": path}
     killed = subprocess.run(run, env={**environment, "EMATIX_FLOW_FAULT": f"{fault}=kill"}, check=False)

@@ -31,7 +31,7 @@ from ematix_flow.errors import (
     SourceFailed,
 )
 from ematix_flow.graph.registry import current_registry
-from ematix_flow.plan.fanout import widest_range
+from ematix_flow.plan.shared_read import widest_range
 from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.pipeline import run_declared_pipeline
 from ematix_flow.spec.types import DataType

@@ -1,0 +1,1 @@
+"""Actions: what people asked to be done with runs and schedules, and what is paused."""

@@ -1,0 +1,196 @@
+"""What a carrier claims and ends: only what its module declares, and only what it can know."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+
+import pytest
+
+from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
+from ematix_flow.graph.registry import current_registry
+from ematix_flow.schedule.actions.carrier import MAX_DEATHS, ActionCarrier
+from ematix_flow.state.actions.memory import MemoryActionStore
+from ematix_flow.state.actions.records import ActionKind, ActionRecord
+from ematix_flow.state.local_stores import open_local_run_log
+from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord
+
+NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> dt.datetime:
+        return self.now
+
+    def pass_(self, **time: int) -> None:
+        self.now += dt.timedelta(**time)
+
+
+class ClaimingCarrier(ActionCarrier):
+    """A carrier that starts no process."""
+
+    def _start(self, claimed: ActionRecord) -> bool:
+        return True
+
+
+@pytest.fixture
+def run_log() -> Iterator[RunLog]:
+    db = SQLiteConnection(name="db", path="x.db")
+
+    class Loaded(ManagedTable):
+        __tablename__ = "orders"
+        id: BigInt
+
+    @ematix.pipeline(name="orders", target=Loaded, target_connection=db, source_connection=db, tags=["daily"])
+    def load(conn):
+        return "SELECT id FROM source"
+
+    with open_local_run_log(env={}) as log:
+        yield log
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def actions(clock: Clock) -> MemoryActionStore:
+    return MemoryActionStore(clock)
+
+
+@pytest.fixture
+def carrier(actions: MemoryActionStore, run_log: RunLog) -> ClaimingCarrier:
+    return ClaimingCarrier(actions, run_log, current_registry(), "shop")
+
+
+def ask(actions: MemoryActionStore, kind: ActionKind, subject: str, **arguments: object) -> ActionRecord:
+    return actions.request(kind, subject, arguments, by="ada", via="web")[0]
+
+
+def record(run_log: RunLog, run_id: str, pipeline: str) -> None:
+    run_log.start(RunRecord(run_id, pipeline, "db:orders", "append"))
+    run_log.finish(run_id, "failed")
+
+
+def test_a_carrier_claims_only_what_its_module_declares(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, run_log: RunLog
+) -> None:
+    record(run_log, "ours", "orders")
+    record(run_log, "theirs", "invoices")
+    wanted = [
+        ask(actions, "run", "orders"),
+        ask(actions, "run", "tag:daily", with_downstream=True),
+        ask(actions, "resume_from_watermark", "orders"),
+        ask(actions, "restart", "ours"),
+        ask(actions, "restart", "purged"),  # its process says that no log has it
+    ]
+    others = [
+        ask(actions, "run", "invoices"),
+        ask(actions, "run", "tag:hourly"),
+        ask(actions, "resume_from_watermark", "invoices"),
+        ask(actions, "replay_letters", "clicks"),
+        ask(actions, "restart", "theirs"),
+    ]
+    started: list[str] = []
+    carrier.workers = 100
+    started += [each.action_id for each in carrier.poll()]
+    assert sorted(started) == sorted(each.action_id for each in wanted)
+    assert {actions.get(each.action_id).status for each in others} == {"waiting"}
+
+
+def test_an_action_of_another_module_is_not_given_up(
+    carrier: ClaimingCarrier, actions: MemoryActionStore
+) -> None:
+    action = ask(actions, "run", "invoices")
+    for _ in range(MAX_DEATHS):
+        claimed = actions.claim(actions.get(action.action_id), "another", 0)
+        assert claimed is not None and actions.begin(claimed, 0)
+    carrier.poll()
+    assert actions.get(action.action_id).status == "claimed"
+
+
+def test_a_stop_is_ended_by_a_carrier_of_its_module(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, run_log: RunLog
+) -> None:
+    for run_id, pipeline in (("ours", "orders"), ("cleaned", "maintain:orders"), ("theirs", "invoices")):
+        record(run_log, run_id, pipeline)
+    stops = [ask(actions, "stop", run_id) for run_id in ("ours", "cleaned", "theirs", "purged")]
+    carrier.poll()
+    assert [actions.get(stop.action_id).status for stop in stops] == ["done", "done", "waiting", "failed"]
+
+
+def test_an_interrupted_pause_or_resume_ends_by_what_is_paused(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
+) -> None:
+    actions.hold("schedule", "orders", by="ada")
+    clock.pass_(minutes=1)
+    kinds: tuple[ActionKind, ...] = ("pause", "resume", "pause_schedule", "resume_schedule")
+    wanted = {kind: ask(actions, kind, "orders") for kind in kinds}
+    carrier.poll()
+    assert {actions.get(each.action_id).status for each in wanted.values()} == {"waiting"}
+    clock.pass_(minutes=6)
+    carrier.poll()
+    ended = {kind: actions.get(each.action_id) for kind, each in wanted.items()}
+    assert {kind: (each.status, each.outcome) for kind, each in ended.items()} == {
+        "pause": ("failed", "it was interrupted before it took effect; request it again"),
+        "resume": ("done", "orders goes on"),
+        "pause_schedule": ("done", "no slot of orders starts until its schedule is resumed"),
+        "resume_schedule": ("failed", "it was interrupted before it took effect; request it again"),
+    }
+
+
+def test_a_resume_that_another_pause_followed_is_done(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
+) -> None:
+    resumed = ask(actions, "resume", "removed")  # what is no longer declared can be resumed
+    clock.pass_(minutes=6)
+    actions.hold("run", "removed", by="bob")
+    carrier.poll()
+    assert actions.get(resumed.action_id).status == "done"
+
+
+def test_a_slow_clear_is_not_said_to_have_died(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
+) -> None:
+    cleared, others = ask(actions, "clear", "orders"), ask(actions, "clear", "invoices")
+    clock.pass_(hours=20)
+    carrier.poll()
+    assert actions.get(cleared.action_id).status == "waiting"
+    clock.pass_(hours=5)
+    carrier.poll()
+    ended = actions.get(cleared.action_id)
+    assert (ended.status, ended.outcome) == (
+        "failed",
+        "it did not record its end; request it again to complete it",
+    )
+    assert actions.get(others.action_id).status == "waiting"
+
+
+def test_old_actions_are_deleted_while_a_carrier_runs(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
+) -> None:
+    def end_one() -> ActionRecord:
+        ended = ask(actions, "pause", "orders")
+        assert actions.end(ended, "done", "paused")
+        return ended
+
+    first = end_one()
+    clock.pass_(hours=48)
+    carrier.poll()
+    assert actions.list() == (actions.get(first.action_id),)  # without a limit all are kept
+    carrier.keep_for, carrier.clock = dt.timedelta(days=1), lambda: clock.now.timestamp()
+    second = end_one()
+    carrier.poll()
+    assert [each.action_id for each in actions.list()] == [second.action_id]
+    carrier.keep_for = dt.timedelta(minutes=1)
+    clock.pass_(minutes=59)
+    carrier.poll()
+    assert len(actions.list()) == 1  # once an hour is enough
+    clock.pass_(minutes=1)
+    carrier.poll()
+    assert actions.list() == ()
