@@ -64,6 +64,9 @@ def parser() -> argparse.ArgumentParser:
     log = commands.add_parser("run-log", help="commands about 1,000 pipelines with a million recorded runs")
     log.add_argument("--store", action="append", choices=STORES, help="only this; may be given again")
     log.add_argument("--rows", type=_positive, default=RUNS, help="recorded runs; default: %(default)s")
+    web = commands.add_parser("web", help="requests to  flow web  about a million recorded runs")
+    web.add_argument("--store", action="append", choices=STORES, help="only this; may be given again")
+    web.add_argument("--rows", type=_positive, default=RUNS, help="recorded runs; default: %(default)s")
     for command in (copy, changes, streams, stateful, probes, load):
         command.add_argument(
             "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
@@ -71,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--restart", action="store_true", help="ignore what an interrupted run has measured"
         )
-    for command in (copy, changes, streams, stateful, probes, load, cold, ticks, ends, log):
+    for command in (copy, changes, streams, stateful, probes, load, cold, ticks, ends, log, web):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
             "--limit",
@@ -102,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         everything = (
             *(["copy"], ["copy", "--table", "lineitem"], ["changes"], ["streams"], ["stateful"]),
             *(["probes"], ["probe-load"], ["cold-start"], ["scheduler-tick"], ["watched-end"], ["run-log"]),
+            ["web"],
         )
         return max(_measure(console, parser().parse_args(one)) for one in everything)
     return _measure(console, given)
@@ -136,6 +140,12 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
         stores = given.store or STORES
         found = run_log_benchmark(stores, given.rows, given.repeat, given.limit, seed, say)
         return _report(console, found, full=given.rows == RUNS)
+    if given.command == "web":
+        from benchmarks.web_requests import run_web_benchmark
+
+        say("Requests to flow web")
+        answered = run_web_benchmark(given.store or STORES, given.rows, given.repeat, say)
+        return _report(console, answered, full=given.rows == RUNS)
     contestants = tuple(given.contestant) if given.contestant else None
     everyone = contestants is None
     if given.command == "changes":
@@ -235,6 +245,7 @@ def _list(console: Console) -> None:
         f"run-log: flow list, status and runs, {RUNS:,} runs recorded in {' or '.join(STORES)}",
         highlight=False,
     )
+    console.print(f"web: requests to flow web, {RUNS:,} runs in {' or '.join(STORES)}", highlight=False)
 
 
 def _positive(text: str) -> int:

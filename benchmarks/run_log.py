@@ -29,7 +29,7 @@ COMMANDS = {
     "runs-pipeline": ("runs", "list", "--pipeline", "p7"),
     "show": ("runs", "show", "00000000"),
 }
-_MODULE = """\
+MODULE = """\
 from ematix_flow import Annotated, BigInt, ematix, pk
 
 @ematix.table(schema="s")
@@ -115,8 +115,8 @@ def _of_store(
     measurements: list[Run] = []
     try:
         with Servers() as servers:
-            (folder / "thousand.py").write_text(_MODULE.format(pipelines=PIPELINES), encoding="utf-8")
-            url = _filled(store, folder, servers, runs)
+            (folder / "thousand.py").write_text(MODULE.format(pipelines=PIPELINES), encoding="utf-8")
+            url = fill_run_log(store, folder, servers, runs)
             say(f"  {store}: {runs:,} runs are recorded")
             for number, name in order(list(COMMANDS), repeat, seed):
                 run = _run(name, number, folder, url, limit)
@@ -153,7 +153,7 @@ def _run(name: str, number: int, folder: Path, url: str, limit: float) -> Run:
     return Run(name, number, 0.0, ended.seconds, ended.seconds, peak_bytes=peak, problem=problem)
 
 
-def _filled(store: str, folder: Path, servers: Servers, runs: int) -> str:
+def fill_run_log(store: str, folder: Path, servers: Servers, runs: int) -> str:
     """The URL of a log with so many runs, and as many slots."""
     import sqlalchemy as sa
 

@@ -88,6 +88,7 @@ PROBE_LOAD_COLUMNS = (
 RUN_LOG_COLUMNS = ("command", "best s", "median s", "peak MB")
 COLD_START_COLUMNS = ("flow run", "best s", "median s", "peak MB")
 TICK_COLUMNS = ("one poll", "best ms", "median ms")
+WEB_COLUMNS = ("request", "best ms", "median ms")
 VARIANTS = {
     "making": "the first, which makes the archive before it starts",
     "archive": "with the class-data archive",
@@ -99,7 +100,7 @@ VARIANTS = {
 def heading(result: Result) -> str:
     if result.benchmark in ("changes", "scheduler-tick", "watched-end", "probe-load"):
         return result.title
-    return f"{result.title}, {result.rows:,} {'runs' if result.benchmark == 'run-log' else 'rows'}"
+    return f"{result.title}, {result.rows:,} {'runs' if result.benchmark in ('run-log', 'web') else 'rows'}"
 
 
 def columns(result: Result) -> tuple[str, ...]:
@@ -115,6 +116,7 @@ def columns(result: Result) -> tuple[str, ...]:
         "changes": changes,
         "scheduler-tick": TICK_COLUMNS,
         "run-log": RUN_LOG_COLUMNS,
+        "web": WEB_COLUMNS,
         "probes": PROBE_COLUMNS,
         "probe-load": PROBE_LOAD_COLUMNS,
     }
@@ -129,7 +131,7 @@ def rows(result: Result) -> list[list[str]]:
             [VARIANTS.get(s.contestant, s.contestant), *_times(s, result), _memory(s.peak_bytes)]
             for s in found
         ]
-    if result.benchmark == "scheduler-tick":
+    if result.benchmark in ("scheduler-tick", "web"):
         return [[s.contestant, *(f"{1000 * (t or 0):.0f}" for t in (s.best, s.median))] for s in found]
     by_name = {s.contestant: s for s in found}
     flow = by_name.get(FLOW)

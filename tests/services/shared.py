@@ -25,13 +25,14 @@ from typing import Any
 
 import pytest
 
-from tests.services import azure, gcs, kafka, kinesis, postgres, pubsub, rabbitmq, s3
+from tests.services import azure, chromium, gcs, kafka, kinesis, postgres, pubsub, rabbitmq, s3
 from tests.services.certificates import make_certificates
 from tests.services.process import ServerProcess, ServiceUnavailable
 
 ADDRESS = "EMATIX_TEST_SERVERS"  # where the workers find the keeper
 STARTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "azure": azure.running_server,
+    "chromium": chromium.running_server,
     "gcs": gcs.running_server,
     "kafka": kafka.running_server,
     "kinesis": kinesis.running_server,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,12 @@ from typing import Annotated, TextIO
 import typer
 
 from ematix_flow._version import __version__
-from ematix_flow.cli.command_group import LazyGroup
+from ematix_flow.cli.command_group import Command, LazyGroup
 from ematix_flow.cli.json_log import LogFormat, json_stderr
 from ematix_flow.cli.options import replace_aliases
 from ematix_flow.cli.terminal import say
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 app = typer.Typer(
     name="flow",
@@ -47,11 +48,16 @@ def _options(
 def run_command(arguments: Sequence[str]) -> int:
     """Parse the command line and run the command. A command returns its exit code, or None for success."""
     with _warnings_on_stderr():
-        command = typer.main.get_command(app)
-        code = command.main(replace_aliases(arguments), prog_name="flow", standalone_mode=False)
+        code = _build_parser().main(replace_aliases(arguments), prog_name="flow", standalone_mode=False)
     if code == 130:  # how typer says Ctrl-C
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
+
+
+@functools.cache
+def _build_parser() -> Command:
+    """The parser of ``flow``. Building it takes longer than parsing, and tests call many commands."""
+    return typer.main.get_command(app)
 
 
 def _show_warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from typing import Any
@@ -40,12 +41,7 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
         if cmd_name not in command_names():
             return None
-        if cmd_name not in self.commands:
-            module = importlib.import_module(f"ematix_flow.cli.commands.{cmd_name.replace('-', '_')}")
-            command = typer.main.get_command(module.app)
-            command.name = cmd_name
-            self.commands[cmd_name] = command
-        return self.commands[cmd_name]
+        return _build_command(cmd_name)
 
     def resolve_command(self, ctx: Context, args: list[str]) -> Any:
         from ematix_flow.errors import UsageError, did_you_mean
@@ -59,3 +55,12 @@ class LazyGroup(TyperGroup):
 
     def format_help(self, ctx: Context, formatter: Any) -> None:
         formatter.write(help_text() + "\n")
+
+
+@functools.cache
+def _build_command(name: str) -> Command:
+    """Import a command's module and build its parser, once in this process."""
+    module = importlib.import_module(f"ematix_flow.cli.commands.{name.replace('-', '_')}")
+    command = typer.main.get_command(module.app)
+    command.name = name
+    return command

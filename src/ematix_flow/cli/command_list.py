@@ -13,6 +13,8 @@ COMMANDS = {
         "list": "Show the pipelines that a module declares.",
         "status": "Show each pipeline's last run and when it is due next.",
         "freshness-check": "Show which pipelines are stale by their freshness_sla.",
+        "web": "Serve a page with the state of pipelines, streams and runs.",
+        "mcp": "Serve the project to an assistant, as tools that only read.",
         "plan": "Show what a run would do. Changes nothing.",
         "preview": "Show the plan and the first rows of the source.",
         "validate": "Check pipelines against their source and target.",
@@ -24,6 +26,11 @@ COMMANDS = {
         "run-due": "Run all slots that are due, each once.",
         "scheduler": "Run slots when they are due, until stopped.",
         "clear": "Run slots again that were given up or skipped.",
+        "pause": "Hold a run at its next safe point, or a schedule.",
+        "resume": "Let a paused run or schedule go on.",
+        "stop": "Ask a run to stop.",
+        "restart": "Run a failed run again from the step that failed.",
+        "actions": "Show what people asked to be done, and how it ended.",
         "consume": "Run the streams of a TOML file or of a module.",
         "consume-list": "Show the streams that a module declares.",
         "state": "Show the state that windows of streams keep.",
@@ -50,7 +57,7 @@ _OPTIONS = {
     "-h, --help": "Show this help, or the help of a command.",
 }
 _EXIT_CODES = "0 ok, 1 failed, 2 usage, 3 changes pending, 4 locked, 5 cannot connect, 130 interrupted"
-HIDDEN = ("run-slot",)  # for programs
+HIDDEN = ("run-slot", "run-action")  # for programs
 
 
 def command_names() -> list[str]:

@@ -7,12 +7,10 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from heapq import merge
 
 from ematix_flow.cli.project import configured_module, load_project
 from ematix_flow.errors import FlowError, UsageError, did_you_mean
 from ematix_flow.spec.location import NamedLocation
-from ematix_flow.spec.redaction import mask
 from ematix_flow.state.dead_letters.base import (
     DeadLetter,
     DeadLetterStore,
@@ -21,6 +19,7 @@ from ematix_flow.state.dead_letters.base import (
     LetterStatus,
     NoSuchLetter,
 )
+from ematix_probe.redaction import mask
 
 
 @dataclass(frozen=True)
@@ -145,21 +144,6 @@ class LetterPlace:
             )
         chosen = tuple(letter.id for letter in letters) or None
         return holding[0], name, LetterSelection(everything, first, chosen, stage, reason, status)
-
-
-def list_oldest(
-    stores: Sequence[DeadLetterStore],
-    pipeline: str | None,
-    stage: LetterStage | None,
-    status: LetterStatus | None,
-    limit: int,
-    offset: int,
-) -> list[DeadLetter]:
-    """The letters of all stores, oldest first."""
-    if len(stores) == 1:
-        return stores[0].list(pipeline, stage=stage, status=status, limit=limit, offset=offset)
-    listed = [store.list(pipeline, stage=stage, status=status, limit=offset + limit) for store in stores]
-    return list(merge(*listed, key=lambda letter: letter.failed_at))[offset : offset + limit]
 
 
 def no_letters_text(stores: Sequence[DeadLetterStore], pipeline: str | None) -> str:

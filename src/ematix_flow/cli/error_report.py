@@ -9,7 +9,7 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TextIO
 
 import typer
 
@@ -21,10 +21,12 @@ from ematix_flow.cli.signals import was_signalled
 from ematix_flow.cli.terminal import say, style_text, terminal_width, write
 from ematix_flow.errors import FlowError, Interrupted, OutputFailed, UsageError
 from ematix_flow.spec.location import NamedLocation
-from ematix_flow.spec.redaction import mask
+from ematix_probe.cli.error_report import render_error
 from ematix_probe.cli.error_report import show_tracebacks as show_tracebacks_of_probes
+from ematix_probe.cli.usage_errors import command_of, usage_text
 from ematix_probe.errors import ProbeError
 from ematix_probe.errors import UsageError as ProbeUsageError
+from ematix_probe.redaction import mask
 
 _with_tracebacks = False  # --debug, for the whole command
 
@@ -104,17 +106,12 @@ def error_lines(error: FlowError, stream: TextIO, pipeline: str | None = None) -
 def _error_parts(error: FlowError, stream: TextIO, pipeline: str | None = None) -> str:
     head = f"error in {pipeline}: " if pipeline else "error: "
     what = _fold(error.what, terminal_width(stream))
-    lines = [style_text(head, "bold red", stream) + style_text(what, "bold", stream)]
     parts = (
         ("where", str(error.where) if error.where else None),
         ("state", error.state),
         ("next", error.advice),  # never folded: it may be a command to copy
     )
-    for label, text in parts:
-        if text:
-            indented = text.replace("\n", "\n         ")
-            lines.append(f"  {style_text((label + ':').ljust(7), 'dim', stream)}{indented}")
-    return "\n".join(lines)
+    return render_error(head, what, parts, stream)
 
 
 def _fold(what: str, width: int | None) -> str:
@@ -138,7 +135,7 @@ class _ProbeFailed(FlowError):
 
 def _as_flow_error(error: BaseException) -> FlowError:
     if isinstance(error, typer.TyperException):
-        return _as_usage_error(error)
+        return UsageError(usage_text(error), next_step=f"{command_of(error, 'flow')} --help")
     if isinstance(error, ProbeError):
         return _ProbeFailed(error)
     saved = _save_traceback(error)
@@ -149,36 +146,6 @@ def _as_flow_error(error: BaseException) -> FlowError:
         if saved
         else "run it again with --debug to see the traceback",
     )
-
-
-def _as_usage_error(error: typer.TyperException) -> UsageError:
-    """Typer's error about an option or argument as a UsageError."""
-    context = getattr(error, "ctx", None)
-    possible = getattr(error, "possibilities", None)
-    message = _number_error_text(error) or (error.message if possible else error.format_message())
-    if possible:
-        message = f"{message.rstrip('.')}. Did you mean {' or '.join(sorted(possible))}?"
-    message = message.replace("Value error, ", "")  # added by pydantic, which typer uses
-    path = context.command_path if context is not None else "flow"
-    return UsageError(message[:1].lower() + message[1:], next_step=f"{path} --help")
-
-
-def _number_error_text(error: typer.TyperException) -> str | None:
-    """A plain text for pydantic's error about a number; None for other errors."""
-    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
-    option = getattr(error, "param", None)
-    if not found or option is None:
-        return None
-    limits = found[0].get("ctx", {})
-    wanted = {
-        "int_parsing": "a whole number",
-        "float_parsing": "a number",
-        "greater_than_equal": f"a number from {limits.get('ge')} up",
-        "less_than_equal": f"a number up to {limits.get('le')}",
-    }.get(found[0]["type"])
-    if wanted is None:
-        return None
-    return f"{max(option.opts, key=len)} takes {wanted}, not {found[0]['input']!r}"
 
 
 def _save_traceback(error: BaseException) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from ematix_flow.cli.output import OutputColumn, format_count, render_table
+from ematix_probe.control_characters import mask_and_escape
 
 _COLUMNS = (
     OutputColumn("target"),
@@ -42,10 +43,10 @@ def expectations_text(targets: Sequence[Mapping[str, Any]], *, stream: TextIO) -
         if each["verdict"] == "pass":
             continue
         if each["failing"] is None and each["message"]:
-            lines.append(f"  {each['rule']}: {each['message']}")
+            lines.append(f"  {mask_and_escape(each['rule'])}: {_message(each)}")
         for sample in (each["samples"] or ())[:_MOST_SAMPLES]:
-            shown = ", ".join(f"{name}={value!r}" for name, value in sample.items())
-            lines.append(f"  {each['rule']} fails for {shown}")
+            shown = ", ".join(f"{mask_and_escape(name)}={value!r}" for name, value in sample.items())
+            lines.append(f"  {mask_and_escape(each['rule'])} fails for {shown}")
     return "\n".join(lines)
 
 
@@ -55,10 +56,15 @@ def probes_text(reports: Sequence[Mapping[str, Any]]) -> str:
     for report in reports:
         found = report["assertions"]
         passed = sum(each["verdict"] == "pass" for each in found)
-        lines.append(f"probe {report['probe_name']}: {report['verdict']}, {passed} of {len(found)} pass")
+        name = mask_and_escape(report["probe_name"])
+        lines.append(f"probe {name}: {report['verdict']}, {passed} of {len(found)} pass")
         lines += [
-            f"  {each['verdict']}  {each['name']}: {each['message']}"
+            f"  {each['verdict']}  {mask_and_escape(each['name'])}: {_message(each)}"
             for each in found
             if each["verdict"] != "pass"
         ]
     return "\n".join(lines)
+
+
+def _message(result: Mapping[str, Any]) -> str:
+    return mask_and_escape(str(result["message"]), keep="\n").replace("\n", "\n    ")

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO, get_args
 
-from ematix_flow.cli.output import mask_texts
 from ematix_flow.cli.terminal import write
-from ematix_flow.config.settings import text_setting
+from ematix_flow.config.project_file import text_setting
 from ematix_flow.errors import ConfigError, FlowError, UsageError, did_you_mean
 from ematix_flow.observe.run_logging import error_fields, event_fields
+from ematix_probe.redaction import mask_all
 
 LogFormat = Literal["text", "json"]
 LOG_FORMAT_VARIABLE = "EMATIX_FLOW_LOG_FORMAT"
@@ -81,7 +81,7 @@ class JsonLogHandler(logging.Handler):
             **{key: round(value, 3) if isinstance(value, float) else value for key, value in fields.items()},
             "message": message,
         }
-        text = json.dumps(mask_texts(record), ensure_ascii=False, default=str)
+        text = json.dumps(mask_all(record), ensure_ascii=False, default=str)
         with self._writing:
             write(text, self._stream)
 

@@ -11,7 +11,12 @@ import typer
 from ematix_flow.cli.project import complete_pipelines
 
 # other names of an option, accepted but not shown
-ALIASES = {"--format": "--output", "--run-log-url": "--run-log", "--run-log-path": "--run-log"}
+ALIASES = {
+    "--format": "--output",
+    "--run-log-url": "--run-log",
+    "--run-log-path": "--run-log",
+    "--bind": "--host",
+}
 
 Output = Literal["text", "json"]
 

@@ -48,7 +48,7 @@ def require_module(module: str | None) -> str:
 
 def configured_module(module: str | None) -> str | None:
     """The configured module, or None."""
-    from ematix_flow.config.settings import text_setting
+    from ematix_flow.config.project_file import text_setting
 
     return module or os.environ.get(MODULE_VARIABLE) or text_setting("project", "module")
 

@@ -13,9 +13,11 @@ from ematix_flow.cli.error_report import error_lines
 from ematix_flow.cli.json_log import json_stderr
 from ematix_flow.cli.local_time import format_local_time, local_zone_name
 from ematix_flow.cli.terminal import is_terminal, style_text, terminal_width, write
-from ematix_flow.cli.throughput import Throughput
+from ematix_flow.cli.throughput import describe_throughput
 from ematix_flow.observe.listener import Attempt, Listener, Progress
 from ematix_flow.observe.run_logging import LoggingListener, log_event
+from ematix_flow.observe.throughput import Throughput
+from ematix_probe.control_characters import mask_and_escape
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -40,6 +42,7 @@ STATUS_MARKS = {
     "succeeded": ("✓", "green"),
     "skipped": ("–", "yellow"),
     "locked": ("–", "yellow"),
+    "cancelled": ("–", "yellow"),
     "failed": ("✗", "bold red"),
     "not_run": ("–", "yellow"),
     "waiting": ("…", "yellow"),
@@ -107,7 +110,7 @@ class RunView(Listener):
         name = f"{outcome.slot.pipeline:<{self._width}}"
         self.write_line(
             f"{style_text(mark, style, self.stream)} {name}  "
-            f"{format_local_time(outcome.slot.fire_time)} {local_zone_name()}  {text}"
+            f"{format_local_time(outcome.slot.fire_time)} {local_zone_name()}  {mask_and_escape(text)}"
         )
         if outcome.error is not None:
             self.write_line(error_lines(outcome.error, self.stream))
@@ -117,10 +120,10 @@ class RunView(Listener):
 
     def planned(self, plan: Plan) -> None:
         if self._show_plans:
-            self.write_line(f"{plan}\n")
+            self.write_line(_escape_lines(f"{plan}\n"))
 
     def note(self, text: str) -> None:
-        self.write_line(f"  note: {text}")
+        self.write_line(f"  note: {_escape_lines(text)}")
 
     def write_line(self, text: str) -> None:
         write(text, self.stream)
@@ -191,7 +194,7 @@ class LineView(RunView):
     def run_progressed(self, run: WatchedRun) -> None:
         if time.monotonic() - run.last_line_at >= _SECONDS_BETWEEN_LINES:
             run.last_line_at = time.monotonic()
-            self.write_line(f"  {run.attempt.pipeline}: {run.throughput.describe()}")
+            self.write_line(f"  {run.attempt.pipeline}: {describe_throughput(run.throughput)}")
 
 
 class LiveView(RunView):
@@ -254,7 +257,7 @@ class LiveView(RunView):
             self._bar_by_run[run.attempt.run_id],
             total=pace.expected_rows,
             completed=pace.progress.rows,
-            detail=pace.describe(),
+            detail=describe_throughput(pace),
         )
 
     def run_ended(self, run: WatchedRun) -> None:
@@ -337,7 +340,7 @@ def outcome_summary(outcome: PipelineOutcome) -> str:
     if outcome.status in ("failed", "locked"):  # its error is printed below
         return outcome.status
     if result is None or outcome.status != "succeeded":
-        return f"{outcome.status.replace('_', ' ')}: {outcome.reason}"
+        return mask_and_escape(f"{outcome.status.replace('_', ' ')}: {outcome.reason}")
     return _result_summary(result)
 
 
@@ -367,3 +370,7 @@ def _row_counts_text(result: RunResult) -> str:
 def _spark_is_warm() -> bool:
     module = sys.modules.get("pyspark.sql")
     return module is not None and module.SparkSession.getActiveSession() is not None
+
+
+def _escape_lines(text: str) -> str:
+    return mask_and_escape(text, keep="\n")

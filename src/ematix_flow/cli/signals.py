@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from typing import NoReturn
 
 from ematix_flow.run.signal_handlers import handle_signals
 
+_REPEAT_SECONDS = 0.05  # after the code that ignored it
 _signalled = threading.Event()
 
 
@@ -27,8 +30,29 @@ def interruptible() -> Iterator[None]:
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and signal.getsignal(signal.SIGTERM) is not _interrupt:
         _signalled.clear()
-    with handle_signals(_interrupt):
+    with handle_signals(_interrupt), _repeat_ignored():
         yield
+
+
+@contextmanager
+def _repeat_ignored() -> Iterator[None]:
+    """Repeat a signal whose KeyboardInterrupt Python ignored, as in a ``__del__`` or a callback of a weak
+    reference."""
+    before = sys.unraisablehook
+
+    def repeat(ignored: sys.UnraisableHookArgs) -> None:
+        if isinstance(ignored.exc_value, KeyboardInterrupt) and _signalled.is_set():
+            again = threading.Timer(_REPEAT_SECONDS, _signal_again)
+            again.daemon = True
+            again.start()
+        else:
+            before(ignored)
+
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager
@@ -60,6 +84,11 @@ def was_signalled() -> bool:
     class.
     """
     return _signalled.is_set()
+
+
+def _signal_again() -> None:
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # the block has not ended
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ematix_flow.observe.settings import Observability
     from ematix_flow.run.run_context import RunContext
     from ematix_flow.schedule.run_due import SlotRunner
+    from ematix_flow.state.actions.base import ActionStore
     from ematix_flow.state.slots.base import Slot, SlotStore
 
 
@@ -49,7 +50,9 @@ def slot_runner(
     With ``stand_in``, if the store cannot be written, slots and runs are kept in memory for this call, with
     a warning.
     """
+    from ematix_flow.backends.state_stores.run_logs import open_actions
     from ematix_flow.run.context_setup import run_context
+    from ematix_flow.schedule.actions.schedule_holds import paused_schedules
     from ematix_flow.schedule.run_due import SlotRunner
     from ematix_flow.schedule.workflows import stored_names
 
@@ -59,6 +62,7 @@ def slot_runner(
         slots = _open_required_slots(run_log, keep_open=keep_open)
     with (
         slots as store,
+        open_actions(slots_url(run_log), env=os.environ, keep_open=keep_open) as actions,
         run_context(
             run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
         ) as context,
@@ -76,10 +80,12 @@ def slot_runner(
             context_of,
             lease_seconds,
             observers=context.observers,
+            paused=lambda: paused_schedules(actions),
         )
         if context.keep_runs_for is not None:
             ended = [spec for spec in registry.workflows.values() if ran & set(spec.jobs)]
             _purge_old_slots(store, [*ran, *stored_names(ended)], store.now() - context.keep_runs_for)
+            _purge_old_actions(actions, context.keep_runs_for)
 
 
 def warn_of_missing_drivers(registry: Registry, names: Iterable[str]) -> None:
@@ -93,14 +99,20 @@ def warn_of_missing_drivers(registry: Registry, names: Iterable[str]) -> None:
 @contextmanager
 def dry_run_slot_runner(registry: Registry, run_log: str | None) -> Iterator[SlotRunner]:
     """A runner that knows which slots are due but runs none: it sends no alert and records nothing."""
+    from ematix_flow.backends.state_stores.run_logs import open_actions
     from ematix_flow.cli.project import read_run_log
+    from ematix_flow.schedule.actions.schedule_holds import paused_schedules
     from ematix_flow.schedule.run_due import SlotRunner
 
     def refused(slot: Slot) -> RunContext:
         raise AssertionError(f"{slot} must not run in a dry run")
 
-    with _open_required_slots(run_log, read_only=True) as store, read_run_log(run_log) as log:
-        yield SlotRunner(registry, store, log, refused)
+    with (
+        _open_required_slots(run_log, read_only=True) as store,
+        open_actions(slots_url(run_log), env=os.environ, read_only=True) as actions,
+        read_run_log(run_log) as log,
+    ):
+        yield SlotRunner(registry, store, log, refused, paused=lambda: paused_schedules(actions))
 
 
 def _open_required_slots(
@@ -150,3 +162,14 @@ def _purge_old_slots(store: SlotStore, names: Iterable[str], before: dt.datetime
             store.purge(before, name)
     except FlowError as error:
         warn_once("slots", f"old slots could not be deleted: {error.what}")
+
+
+def _purge_old_actions(actions: ActionStore, keep: dt.timedelta) -> None:
+    """Delete old actions that have ended. A failure is only a warning."""
+    from ematix_flow.errors import FlowError
+    from ematix_flow.state.runlog.base import warn_once
+
+    try:
+        actions.purge(actions.now() - keep)
+    except FlowError as error:
+        warn_once("actions", f"old actions could not be deleted: {error.what}")

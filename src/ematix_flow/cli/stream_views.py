@@ -18,7 +18,7 @@ from ematix_flow.cli.terminal import is_terminal, write
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.run_logging import error_fields, log_event
 from ematix_flow.observe.stream_listener import StreamListener
-from ematix_flow.spec.redaction import mask
+from ematix_probe.control_characters import mask_and_escape
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -174,11 +174,11 @@ class StreamView(StreamListener):
 
     def note(self, text: str) -> None:
         with self._lock:
-            self.write_line(f"  note: {mask(text)}")
+            self.write_line(f"  note: {_escape_lines(text)}")
 
     def write_stream_line(self, name: str, text: str) -> None:
         """Write one line about a stream."""
-        self.write_line(f"{name}: {mask(text)}")
+        self.write_line(f"{name}: {_escape_lines(text)}")
 
     def write_line(self, text: str) -> None:
         write(text, self.stream)
@@ -218,7 +218,7 @@ class LineStreamView(StreamView):
 
     def write_stream_line(self, name: str, text: str) -> None:
         moment = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.write_line(f"{moment} {name}: {mask(text)}")
+        self.write_line(f"{moment} {name}: {_escape_lines(text)}")
 
 
 class JsonStreamView(LineStreamView):
@@ -327,3 +327,7 @@ def choose_stream_view(
     if quiet:
         return QuietStreamView(names, stream)
     return LiveStreamView(names, stream) if is_terminal(stream) else LineStreamView(names, stream)
+
+
+def _escape_lines(text: str) -> str:
+    return mask_and_escape(text, keep="\n")

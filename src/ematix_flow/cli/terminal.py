@@ -1,4 +1,4 @@
-"""Terminal features of an output stream: colour and width; and writing that survives a closed pipe.
+"""Writing to an output stream that survives a closed pipe. Colour and width are those of `ematix_probe`.
 
 `errors` is imported inside functions, because ``flow --help`` has to be fast.
 """
@@ -6,25 +6,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from typing import TextIO
 
-_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-
-
-def has_colour(stream: TextIO) -> bool:
-    """Only a terminal, and only when NO_COLOR is not set."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)
-
-
-def is_terminal(stream: TextIO) -> bool:
-    try:
-        return stream.isatty()
-    except ValueError:  # closed
-        return False
+from ematix_probe.cli.terminal import discard_rest
+from ematix_probe.cli.terminal import is_terminal as is_terminal
+from ematix_probe.cli.terminal import style_text as style_text
+from ematix_probe.cli.terminal import terminal_width as terminal_width
+from ematix_probe.control_characters import escape_controls
 
 
 def are_same_output(one: TextIO, other: TextIO) -> bool:
@@ -37,19 +26,6 @@ def are_same_output(one: TextIO, other: TextIO) -> bool:
         return False
 
 
-def style_text(text: str, style: str | None, stream: TextIO) -> str:
-    """The text in a style such as ``bold red``; unchanged if the stream has no colour."""
-    if not style or not text or not has_colour(stream):
-        return text
-    codes = ";".join(_CODES[word] for word in style.split())
-    return f"\x1b[{codes}m{text}\x1b[0m"
-
-
-def terminal_width(stream: TextIO) -> int | None:
-    """The number of columns of a terminal; None for a file or pipe."""
-    return shutil.get_terminal_size((100, 24)).columns if is_terminal(stream) else None
-
-
 def write(text: str, stream: TextIO) -> None:
     """Write a line or block. A reader that closed the pipe (``flow list | head -1``) is not an error.
 
@@ -60,9 +36,9 @@ def write(text: str, stream: TextIO) -> None:
         put(text + "\n")
         stream.flush()
     except BrokenPipeError:
-        _discard_rest(stream)
+        discard_rest(stream)
     except OSError as error:
-        _discard_rest(stream)
+        discard_rest(stream)
         if stream is sys.stderr:
             return
         from ematix_flow.errors import OutputFailed
@@ -77,11 +53,6 @@ def write(text: str, stream: TextIO) -> None:
         put(text.encode(encoding, "replace").decode(encoding) + "\n")
 
 
-def _discard_rest(stream: TextIO) -> None:
-    """Discard the stream's buffer and everything written to it later."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 def open_missing_streams() -> None:
     """Replace a stdout or stderr that the shell closed (``>&-``) with the null device."""
     for name in ("stdout", "stderr"):
@@ -91,4 +62,4 @@ def open_missing_streams() -> None:
 
 def say(text: str, style: str | None = None) -> None:
     """Write a message for the user to stderr, so that stdout holds only data."""
-    write(style_text(text, style, sys.stderr), sys.stderr)
+    write(style_text(escape_controls(text, keep="\n\t"), style, sys.stderr), sys.stderr)

@@ -31,7 +31,7 @@ def flow(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Flow]:
     """Call a command as the shell would; modules of this test's folder are forgotten afterwards."""
     from ematix_flow.cli.main import main
 
-    path_before = list(sys.path)
+    path_before, modules_before = list(sys.path), set(sys.modules)
 
     def call(*arguments: str) -> Called:
         capsys.readouterr()
@@ -41,8 +41,8 @@ def flow(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Flow]:
 
     yield call
     sys.path[:] = path_before
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+    for name in sys.modules.keys() - modules_before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
 
 

@@ -16,7 +16,7 @@ from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.engine.spark import session
 from ematix_flow.engine.streams.stream_runner import StreamRunner
 from ematix_flow.errors import EngineError, FlowError, TargetFailed
-from ematix_flow.streams import running_stream as schedule_streams
+from ematix_flow.streams import supervised_stream
 
 STREAMS = '''
 from ematix_flow import KafkaConnection, PostgresConnection, ematix
@@ -266,7 +266,7 @@ def test_streams_of_one_command_start_spark_with_the_jars_of_all_of_them(flow, t
             self.connections.spark()
 
     monkeypatch.setattr(session, "spark_session", spark_session)
-    monkeypatch.setattr(schedule_streams, "StreamRunner", Started)
+    monkeypatch.setattr(supervised_stream, "StreamRunner", Started)
     lake = TOML.replace("from_file", "lake").replace('"kafka"', '"delta_local"')
     lake = lake.replace('bootstrap_servers = "localhost:9092"', f'path = "{tmp_path}/lake"')
     (tmp_path / "one.toml").write_text(TOML)

@@ -17,7 +17,7 @@ import yaml
 
 from ematix_flow.cli.command_list import command_names
 from ematix_flow.observe.observer import CLOSE_SECONDS
-from ematix_flow.schedule.executors.subprocesses import STOP_SECONDS
+from ematix_flow.schedule.executors.child_processes import STOP_SECONDS
 
 if sys.version_info >= (3, 11):
     import tomllib

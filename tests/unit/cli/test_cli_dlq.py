@@ -371,7 +371,7 @@ def test_a_store_that_cannot_be_is_an_error(flow, url):
 def running(monkeypatch):
     """Letters whose position is odd fail again."""
 
-    def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+    def run(letters: Sequence[DeadLetter], _: object) -> Mapping[str, str | None]:
         return {each.id: "still bad" if int(each.position or 0) % 2 else None for each in letters}
 
     monkeypatch.setattr(replaying, "letter_runner", lambda declared, watched: run)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow import __version__
+from ematix_flow.cli import app
 from ematix_flow.cli.command_list import COMMANDS, HIDDEN, command_names
 from ematix_flow.cli.main import main
 
@@ -183,6 +184,7 @@ def test_a_reader_that_goes_away_is_no_error():
 def test_completion_can_be_shown(monkeypatch, capsys):
     monkeypatch.setenv("SHELL", "/bin/bash")
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    monkeypatch.setattr(app, "_build_parser", app._build_parser.__wrapped__)  # which reads that variable
     assert main(["--show-completion", "bash"]) == 0
     assert "_FLOW_COMPLETE=complete_bash" in capsys.readouterr().out
 

@@ -92,6 +92,13 @@ def test_rows_are_counted_by_rule_and_batch(flow, shop):
     assert positive["table"] == "main.orders__quarantine"
 
 
+def test_the_commands_that_list_advises_can_be_copied(flow, shop):
+    advice = quarantine(flow, "list").err.splitlines()[-1]
+    show, replay = (part.split("  ")[0].removeprefix("flow ").split() for part in advice.split(";  "))
+    assert "order_id=2" in flow(*show).out
+    assert "0 of 3 rows replayed" in flow(*replay).out
+
+
 def test_a_pipeline_without_quarantined_rows_lists_none(flow, shop):
     shown = quarantine(flow, "list", "plain")
     assert (shown.code, shown.out) == (0, "")

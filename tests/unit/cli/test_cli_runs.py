@@ -91,6 +91,32 @@ def test_the_run_of_a_stream_is_shown_with_its_dead_letters(flow, letters, shown
     assert shown in flow("runs", "show", "feed").out
 
 
+def test_a_run_at_work_is_shown_with_its_progress(flow):
+    with open_local_run_log(env=os.environ) as log:
+        log.start(RunRecord("feedbeef", "orders", "w:t", "append", metrics={"restart_of": "c0ffee"}))
+        progress = {"target": "w:t", "stage": "copy", "rows": 1500, "rows_per_second": 250.0}
+        progress |= {"expected_rows": 6000, "eta_seconds": 18.0, "at": "2026-01-05T06:00:02+00:00"}
+        log.add_metrics("feedbeef", {"progress": progress})
+    shown = flow("runs", "show", "feed").out
+    assert "progress     copy of w:t, 1,500 of 6,000 rows, 250/s, 0:18 left (at " in shown
+    assert "restart of   c0ffee" in shown
+
+
+def test_a_run_is_shown_with_its_post_load_steps(flow):
+    steps = [
+        {"label": "ANALYZE", "status": "ok", "seconds": 0.5, "error": None},
+        {"label": "refresh", "status": "failed", "seconds": 1.25, "error": "no such view\nat line 1"},
+    ]
+    with open_local_run_log(env=os.environ) as log:
+        log.start(RunRecord("feedbeef", "orders", "w:t", "append"))
+        log.finish("feedbeef", "failed", metrics={"post": steps, "plan": {"pipeline": "orders"}})
+    lines = [line.split() for line in flow("runs", "show", "feed").out.splitlines()]
+    assert ["ANALYZE", "ok", "0.50"] in lines
+    assert ["refresh", "failed", "1.25", "no", "such", "view"] in lines
+    assert flow("runs", "show", "feed", "-o", "json").json["metrics"]["plan"] == {"pipeline": "orders"}
+    assert flow("runs", "list", "-o", "json").json[0]["metrics"] == {"post": steps}
+
+
 def test_a_run_that_is_not_there_is_a_usage_error(flow):
     record("feedbeef")
     failed = flow("runs", "show", "0000")

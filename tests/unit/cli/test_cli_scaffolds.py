@@ -175,3 +175,10 @@ def test_the_demo_does_not_change_a_folder_with_other_files(tmp_path):
     with pytest.raises(UsageError, match=r"already has other files: pipelines\.py"):
         Demo(tmp_path / "mine", force=False, engine=None, stream=sys.stdout).run()
     assert (tmp_path / "mine" / "pipelines.py").read_text() == "mine"
+
+
+def test_the_demo_says_what_its_page_needs_before_it_begins(tmp_path, flow_without):
+    refused = flow_without("uvicorn", "demo", "--dir", "demo", "--web")
+    assert refused.returncode == 2
+    assert 'pip install "ematix-flow-spark[web]"' in refused.stderr
+    assert not (tmp_path / "demo").exists()

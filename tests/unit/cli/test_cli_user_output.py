@@ -13,6 +13,10 @@ import pytest
 
 from ematix_flow.cli.command_list import COMMANDS
 from ematix_flow.cli.main import main
+from ematix_flow.cli.output import write_text
+from ematix_flow.cli.run_views import LineView
+from ematix_flow.cli.stream_views import LineStreamView
+from ematix_flow.cli.terminal import say
 from ematix_probe import redaction
 from ematix_probe.cli.masked_streams import MaskedStream
 from tests.unit.cli.conftest import Flow
@@ -82,6 +86,8 @@ CALLS: dict[str, list[list[str]]] = {
     "list": [["list"]],
     "status": [["status"]],
     "freshness-check": [["freshness-check"]],
+    "web": [],  # serves until it is stopped
+    "mcp": [],  # the same
     "plan": [["plan", "orders"], ["plan", "broken"], ["plan", "--all"]],
     "preview": [["preview", "orders"], ["preview", "broken"]],
     "validate": [["validate", "orders"], ["validate", "--all"]],
@@ -91,6 +97,11 @@ CALLS: dict[str, list[list[str]]] = {
     "run-due": [["run-due"]],
     "scheduler": [["scheduler", "--once"]],
     "clear": [["clear", "orders", "--dry-run"]],
+    "pause": [["pause", "orders", "--schedule"], ["pause", "orders"]],
+    "resume": [["resume", "orders"]],
+    "stop": [["stop", "nothing"]],
+    "restart": [["restart", "nothing"]],
+    "actions": [["actions", "list"]],
     "consume": [["consume", "nothing"]],
     "consume-list": [["consume-list"]],
     "transform": [["transform", "list"], ["transform", "run", "tidy"]],
@@ -212,3 +223,17 @@ def test_a_variable_that_holds_a_common_word_masks_no_messages() -> None:
 def test_a_long_value_of_a_variable_that_is_called_like_a_secret_is_masked(value: str) -> None:
     redaction.remember_secret_variables({"PGPASSWORD": value})
     assert redaction.mask(f"it is {value}") == "it is ***"
+
+
+@pytest.mark.parametrize("view", [LineView, LineStreamView])
+def test_control_characters_of_a_note_are_shown_as_codes(view: type[LineView | LineStreamView]) -> None:
+    stream = io.StringIO()
+    view(["orders"], stream=stream).note("\x1b[31mred: 1 of 2 rows fail")
+    assert stream.getvalue() == "  note: \\x1b[31mred: 1 of 2 rows fail\n"
+
+
+def test_control_characters_of_a_plan_are_shown_as_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    write_text("check \x1b[31mred\n\telse warn")
+    assert capsys.readouterr().out == "check \\x1b[31mred\n\telse warn\n"
+    say("note \x1b[31mred")
+    assert capsys.readouterr().err == "note \\x1b[31mred\n"

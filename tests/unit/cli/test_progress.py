@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.cli.run_views import LineView, choose_view
-from ematix_flow.cli.throughput import Throughput, format_clock
+from ematix_flow.cli.throughput import describe_throughput, format_clock
 from ematix_flow.observe.listener import Attempt, Progress
+from ematix_flow.observe.throughput import Throughput
 
 ATTEMPT = Attempt("orders", "r-1")
 
@@ -28,21 +29,21 @@ def test_the_pace_is_that_of_the_last_seconds() -> None:
     for second in range(1, 21):
         pace.record(100.0 + second, Progress(10 + 5 * second, 1_000_000 + 2_000_000 * second))
     assert (pace.rows_per_second, pace.bytes_per_second) == (5.0, 2_000_000.0)
-    assert pace.describe() == "110 rows, 5/s, 41.0 MB, 2.0 MB/s"
+    assert describe_throughput(pace) == "110 rows, 5/s, 41.0 MB, 2.0 MB/s"
 
 
 def test_the_time_left_is_shown_when_the_source_knows_how_many_rows_there_are() -> None:
     pace = Throughput(0.0)
     pace.record(1.0, Progress(1_000, 0, 100_000))
     pace.record(2.0, Progress(2_000, 0, 100_000))
-    assert pace.describe() == "2,000 rows, 1,000/s, 1:38 left"
+    assert describe_throughput(pace) == "2,000 rows, 1,000/s, 1:38 left"
 
 
 def test_an_expectation_that_proves_wrong_is_dropped() -> None:
     pace = Throughput(0.0)
     pace.record(1.0, Progress(1_000, 0, 900))
     assert (pace.expected_rows, pace.seconds_left) == (None, None)
-    assert pace.describe() == "1,000 rows, 1,000/s"
+    assert describe_throughput(pace) == "1,000 rows, 1,000/s"
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.2, "0:00"), (59.6, "1:00"), (3723, "1:02:03")])
@@ -82,6 +83,7 @@ BAR = """
 import time
 from ematix_flow.cli.run_views import choose_view
 from ematix_flow.observe.listener import Attempt, Progress
+from ematix_flow.observe.throughput import Throughput
 view = choose_view(["orders", "customers"])
 with view.display():
     view.started("orders")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,7 +13,7 @@ from ematix_flow.cli.options import ModuleOption, OutputOption
 from ematix_flow.cli.output import OutputColumn, status_column, write_json, write_table, write_text
 from ematix_flow.cli.project import configured_module, load_project
 from ematix_flow.cli.terminal import say
-from ematix_flow.errors import FlowError, UsageError
+from ematix_flow.errors import UsageError
 
 app = new_app("List, check and define connections.")
 
@@ -60,15 +59,16 @@ def check(
 ) -> int:
     """Open the connections and show what answers. Exit code 5 when one cannot be reached."""
     from ematix_flow.config import connection_definitions
+    from ematix_flow.run.connect import time_connection
 
     _load_module_if_configured(module)
     if bool(names) == everything:
         known = ", ".join(listed.name for listed in connection_definitions()) or "none is known"
         raise UsageError("give the names of connections, or --all", next_step=f"connections: {known}")
     wanted = [listed.name for listed in connection_definitions()] if everything else names or []
-    checks = [_check_connection(name) for name in wanted]
+    checks = [time_connection(name) for name in wanted]
     if output == "json":
-        write_json([result for result, _ in checks])
+        write_json([result.to_json() for result in checks])
     else:
         columns = (
             OutputColumn("name"),
@@ -76,11 +76,11 @@ def check(
             OutputColumn("seconds", right=True),
             OutputColumn("found", wraps=True),
         )
-        write_table(columns, [tuple(result.values())[:4] for result, _ in checks])
-        for _, error in checks:
-            if error is not None:
-                show_error(error)
-    errors = [error for _, error in checks if error is not None]
+        write_table(columns, [(each.name, each.result, each.seconds, each.found) for each in checks])
+        for each in checks:
+            if each.error is not None:
+                show_error(each.error)
+    errors = [each.error for each in checks if each.error is not None]
     if len(checks) == 1 and errors:
         return errors[0].exit_code
     return CANNOT_CONNECT if errors else 0
@@ -109,7 +109,7 @@ def set_connection(
     """
     from ematix_flow.config import connection_definitions
     from ematix_flow.config import set_connection as write
-    from ematix_flow.config.user_file import parse_definition
+    from ematix_flow.config.connection_editing import parse_definition
 
     arguments = list(definition or ())
     if from_env is not None:
@@ -142,21 +142,3 @@ def _load_module_if_configured(module: str | None) -> None:
     """Import the configured module, if there is one: it may register connections."""
     if configured_module(module) is not None:
         load_project(module)
-
-
-def _check_connection(name: str) -> tuple[dict[str, Any], FlowError | None]:
-    from ematix_flow.run.connect import connect
-
-    started = time.monotonic()
-    error: FlowError | None = None
-    try:
-        found = connect(name).ping()
-    except FlowError as problem:
-        error, found = problem, problem.what
-    return {
-        "name": name,
-        "result": "failed" if error else "ok",
-        "seconds": round(time.monotonic() - started, 2),
-        "found": found,
-        "error": error.to_json() if error else None,
-    }, error

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ematix_flow.cli.command_group import new_app
-from ematix_flow.cli.dead_letter_stores import LetterPlace, list_oldest, locations, no_letters_text
+from ematix_flow.cli.dead_letter_stores import LetterPlace, locations, no_letters_text
 from ematix_flow.cli.local_time import format_local_time, local_zone_name
 from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
 from ematix_flow.cli.output import OutputColumn, write_json, write_table, write_text
 from ematix_flow.cli.project import load_project
 from ematix_flow.cli.terminal import is_terminal, say
 from ematix_flow.errors import UsageError
-from ematix_flow.spec.row_counts import UNKNOWN_ROWS
 from ematix_flow.state.dead_letters.base import (
     DeadLetter,
     DeadLetterStore,
@@ -24,6 +22,7 @@ from ematix_flow.state.dead_letters.base import (
     LetterStage,
     LetterStatus,
 )
+from ematix_flow.state.dead_letters.shown_letters import letter_with_payload, list_oldest
 
 app = new_app("Show the dead letters of streams; replay, park or purge them.")
 
@@ -118,8 +117,7 @@ def show_letter(
     with place.open() as stores:
         _, letter = place.find(stores, id)
     if output == "json":
-        shown = {"payload": _payload_json(letter.payload[:most]), "key": _payload_json(letter.key)}
-        write_json({**letter.to_json(), **shown, "payload_shown": min(most, len(letter.payload))})
+        write_json(letter_with_payload(letter, most))
         return
     facts = {
         "id": letter.id,
@@ -164,23 +162,12 @@ def replay_letters(
     output: OutputOption = "text",
 ) -> int:
     """Run letters through their stream again. A letter that fails again stays, and is finally parked."""
-    from ematix_flow.run.recording import record_command
-    from ematix_flow.streams import dead_letter_replay
+    from ematix_flow.streams.dead_letter_replay import replay_recorded
 
     place = LetterPlace(pipeline, module, store, table)
     with place.open() as stores:
         letters, name, selection = place.select(stores, ids, everything, first, stage, reason, status)
-        declared = load_project(module).stream(name)
-        letters.max_attempts = declared.spec.dead_letters.max_attempts
-        targets = ", ".join(target.label for target in declared.spec.targets)
-        with record_command(name, targets, "replay", run_log, declared.spec.where) as recording:
-            again = dead_letter_replay.letter_runner(declared, recording.wrap_spark_start)
-            result = dead_letter_replay.replay_letters(name, letters, selection, again)
-            recording.finish(
-                "failed" if result.failed or result.lost else "succeeded" if result.taken else "skipped",
-                rows=replace(UNKNOWN_ROWS, read=result.taken, inserted=result.replayed),
-                metrics=result.to_json(),
-            )
+        result, _ = replay_recorded(load_project(module).stream(name), letters, selection, run_log)
     if output == "json":
         write_json(result.to_json())
     elif not result.taken:
@@ -297,15 +284,6 @@ def _letter_row(letter: DeadLetter) -> tuple[object, ...]:
 def _position_text(letter: DeadLetter) -> str | None:
     parts = (letter.source, letter.partition, letter.position)
     return "/".join(part for part in parts if part is not None) or None
-
-
-def _payload_json(payload: bytes | None) -> dict[str, Any] | None:
-    if payload is None:
-        return None
-    try:
-        return {"text": payload.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {"hex": payload.hex()}
 
 
 def _payload_text(payload: bytes) -> str:

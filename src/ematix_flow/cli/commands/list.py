@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,8 @@ from ematix_flow.cli.options import ExcludeOption, ModuleOption, NamesArgument, 
 from ematix_flow.cli.output import OutputColumn, write_json, write_table, write_text
 from ematix_flow.cli.project import load_project, resolve_pipeline_filter
 from ematix_flow.cli.terminal import say
-from ematix_flow.cli.trigger_text import pipeline_trigger_text, schedule_text, workflow_trigger_text
+from ematix_flow.graph.listing import pipeline_listing, stream_listing, workflow_listing
+from ematix_flow.graph.trigger_text import pipeline_trigger_text, schedule_text, workflow_trigger_text
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
@@ -44,9 +45,9 @@ def list_pipelines(
     if output == "json":
         write_json(
             [
-                *(_as_json(spec) for spec in specs),
-                *(stream_as_json(spec) for spec in streams),
-                *(_workflow_as_json(spec) for spec in workflows),
+                *(pipeline_listing(spec) for spec in specs),
+                *(stream_listing(spec) for spec in streams),
+                *(workflow_listing(spec) for spec in workflows),
             ]
         )
         return
@@ -103,35 +104,3 @@ def _workflow_row(spec: WorkflowSpec) -> tuple[object, ...]:
 
 def _stream_row(spec: StreamSpec) -> tuple[object, ...]:
     return spec.name, "stream", loads_text(spec), f"follows {_sources(spec)}", "", spec.where
-
-
-def _as_json(spec: PipelineSpec) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "kind": "pipeline",
-        "description": spec.description,
-        "targets": [{"target": t.label, "mode": t.mode} for t in spec.targets],
-        "schedule": spec.schedule,
-        "timezone": spec.timezone,
-        "tags": list(spec.tags),
-        "depends_on": list(spec.depends_on),
-        "incremental": spec.source.incremental,
-        "where": str(spec.where) if spec.where else None,
-    }
-
-
-def _workflow_as_json(spec: WorkflowSpec) -> dict[str, Any]:
-    where = str(spec.where) if spec.where else None
-    return {**spec.to_json(), "kind": "workflow", "where": where}
-
-
-def stream_as_json(spec: StreamSpec) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "kind": "stream",
-        "description": spec.description,
-        "sources": [source.label for source in spec.sources],
-        "targets": [{"target": t.label, "mode": t.mode} for t in spec.targets],
-        "on_error": spec.on_error,
-        "where": str(spec.where) if spec.where else None,
-    }

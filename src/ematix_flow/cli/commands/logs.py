@@ -13,6 +13,7 @@ from ematix_flow.cli.options import OutputOption, RunLogOption
 from ematix_flow.cli.output import write_json, write_text
 from ematix_flow.cli.project import read_run_log
 from ematix_flow.cli.terminal import say
+from ematix_flow.state.runlog.shown_runs import run_lines_json, run_log_lines
 
 if TYPE_CHECKING:
     from ematix_flow.state.runlog.base import RunLog
@@ -44,10 +45,10 @@ def logs(
     """
     with read_run_log(run_log) as log:
         record = log.get(run_id)
-        lines = (log.output(record.run_id) or "").splitlines()
+        lines = run_log_lines(log, record)
         if output == "json":
             shown = lines if tail is None else lines[-tail:]
-            write_json({"run_id": record.run_id, "status": record.status, "lines": shown})
+            write_json(run_lines_json(record, shown))
             return 0 if lines else 1
         for line in lines if tail is None else lines[-tail:]:
             write_text(localize_line(line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +23,7 @@ from ematix_flow.cli.options import (
 )
 from ematix_flow.cli.output import OutputColumn, write_json, write_table, write_text
 from ematix_flow.cli.project import load_project
-from ematix_flow.cli.terminal import is_terminal, say
+from ematix_flow.cli.terminal import is_terminal, say, write
 from ematix_flow.errors import FlowError, UnknownName, UsageError, did_you_mean
 from ematix_flow.spec.expectations import (
     POSITION,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from ematix_flow.run.quarantine import Quarantine
     from ematix_flow.spec.pipelines import PipelineSpec
     from ematix_flow.spec.streams import StreamSpec
+
+from ematix_probe.control_characters import mask_and_escape
+from ematix_probe.wording import share_of_rows
 
 app = new_app("Show the rows that failed an expectation and were set aside; replay or purge them.")
 
@@ -90,7 +94,7 @@ def list_rows(
     if output == "json":
         write_json([_count_json(place, count) for place, count in found])
     elif found:
-        _write_counts(found)
+        _write_counts(found, module, table)
     elif not failed:
         say("no row is in quarantine")
     return max((error.exit_code for error in failed), default=0)
@@ -157,11 +161,11 @@ def replay_rows(
         say(f"no row of {name!r} is in quarantine")
     else:
         read = result.rows_read or 0
-        text = f"{read - result.rows_quarantined:,} of {read:,} rows replayed"
+        text = f"{share_of_rows(read - result.rows_quarantined, read)} replayed"
         write_text(text + (f", {result.rows_quarantined:,} failed again" if result.rows_quarantined else ""))
         found = expectations_text(result.to_json()["targets"], stream=sys.stdout)
         if found:
-            write_text(found)
+            write(found, sys.stdout)
     return 1 if result.rows_quarantined else 0
 
 
@@ -224,7 +228,8 @@ def _spec(registry: Registry, name: str) -> PipelineSpec | StreamSpec:
 def _pipelines_with_quarantine(registry: Registry) -> list[str]:
     specs: list[PipelineSpec | StreamSpec] = [each.spec for each in registry.pipelines.values()]
     specs += [each.spec for each in registry.streams.values()]
-    return [spec.name for spec in specs if spec.expectations.sets_aside]
+    found = [spec for spec in specs if spec.expectations.sets_aside]
+    return [spec.name for spec in found if not spec.expectations.to_dead_letters]
 
 
 def _confirm(question: str) -> None:
@@ -258,7 +263,9 @@ def _count_json(place: QuarantinePlace, count: QuarantineCount) -> dict[str, Any
     }
 
 
-def _write_counts(found: list[tuple[QuarantinePlace, QuarantineCount]]) -> None:
+def _write_counts(
+    found: list[tuple[QuarantinePlace, QuarantineCount]], module: str | None, table: str | None
+) -> None:
     now = utc_now()
     columns = (
         OutputColumn("pipeline"),
@@ -273,9 +280,9 @@ def _write_counts(found: list[tuple[QuarantinePlace, QuarantineCount]]) -> None:
         columns,
         [
             (
-                _printable(place.pipeline),
-                _printable(place.label),
-                _printable(count.rule),
+                mask_and_escape(place.pipeline),
+                mask_and_escape(place.label),
+                mask_and_escape(count.rule),
                 count.batch[:8],
                 f"{count.rows:,}",
                 format_local_time(count.oldest),
@@ -285,21 +292,18 @@ def _write_counts(found: list[tuple[QuarantinePlace, QuarantineCount]]) -> None:
         ],
     )
     say(f"{_rows_text(sum(count.rows for _, count in found))}")
-    name = found[0][0].pipeline
-    say(f"flow quarantine show {name}  shows rows;  flow quarantine replay {name}  loads them again")
+    given = {"--module": module, "--quarantine-table": table}
+    options = [word for option, value in given.items() if value for word in (option, value)]
+    of = shlex.join([found[0][0].pipeline, *options])
+    say(f"flow quarantine show {of}  shows rows;  flow quarantine replay {of}  loads them again")
 
 
 def _row_cells(row: Mapping[str, Any]) -> tuple[object, ...]:
     values = bounded_sample({key: value for key, value in row.items() if key not in QUARANTINE_COLUMNS})
     return (
         format_local_time(row[QUARANTINED_AT]),
-        _printable(str(row[RULE])),
+        mask_and_escape(str(row[RULE])),
         str(row[QUARANTINE_BATCH])[:8],
-        _printable(str(row[POSITION] or "")),
-        _printable(", ".join(f"{key}={value!r}" for key, value in values.items())),
+        mask_and_escape(str(row[POSITION] or "")),
+        mask_and_escape(", ".join(f"{key}={value!r}" for key, value in values.items())),
     )
-
-
-def _printable(text: str) -> str:
-    """The text with control characters escaped, so that a terminal does not interpret them."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

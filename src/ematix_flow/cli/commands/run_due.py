@@ -30,7 +30,7 @@ from ematix_flow.cli.results import reason_for_table
 from ematix_flow.cli.run_views import choose_view
 from ematix_flow.cli.slot_runners import dry_run_slot_runner, slot_runner, warn_of_missing_drivers
 from ematix_flow.cli.terminal import say
-from ematix_flow.cli.trigger_text import pipeline_trigger_text
+from ematix_flow.graph.trigger_text import pipeline_trigger_text
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry

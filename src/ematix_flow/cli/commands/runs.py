@@ -22,10 +22,13 @@ from ematix_flow.cli.output import (
     write_text,
 )
 from ematix_flow.cli.project import read_run_log
-from ematix_flow.cli.terminal import say
+from ematix_flow.cli.run_steps import progress_text, write_post_steps
+from ematix_flow.cli.terminal import say, write
 from ematix_flow.cli.timeline import write_timeline
 from ematix_flow.spec.durations import parse_duration
 from ematix_flow.state.runlog.records import RunStatus
+from ematix_flow.state.runlog.shown_runs import listed_run, shown_run
+from ematix_probe.redaction import mask
 
 if TYPE_CHECKING:
     from ematix_flow.state.runlog.records import RunRecord
@@ -60,7 +63,7 @@ def list_runs(
         records = log.list(pipeline, status, limit, start)
         place = log.location
     if output == "json":
-        write_json([record.to_json() for record in records])
+        write_json([listed_run(record).to_json() for record in records])
         return
     if not records:
         say(f"no matching run in {place}")
@@ -90,7 +93,7 @@ def show_run(
 ) -> None:
     """Show everything that is known about one run. The first characters of its id are enough."""
     with read_run_log(run_log) as log:
-        record = log.get(run_id)
+        record = shown_run(log.get(run_id))
     if output == "json":
         write_json(record.to_json())
         return
@@ -104,6 +107,8 @@ def show_run(
         "started": f"{format_local_time(record.started_at)} {local_zone_name()}, "
         f"{record.trigger}, attempt {record.attempt}",
         "took": format_duration(record.duration),
+        "progress": progress_text(record.metrics) if record.status == "running" else None,
+        "restart of": record.metrics.get("restart_of"),
         "slot": f"{format_local_time(record.slot)} {local_zone_name()}" if record.slot else None,
         "rows": _row_counts_text(record),
         "source from": record.source_from,
@@ -115,17 +120,22 @@ def show_run(
         "declared at": record.error_where,
     }
     wide = max(len(label) for label in facts) + 2
-    shown = {label: str(value).replace("\n", "\n" + " " * wide) for label, value in facts.items() if value}
+    shown = {
+        label: mask(str(value)).replace("\n", "\n" + " " * wide) for label, value in facts.items() if value
+    }
     write_text("\n".join(f"{label:<{wide}}{value}" for label, value in shown.items()))
     if record.metrics:
         write_text("")
         write_timeline(record.metrics)
+        if record.metrics.get("post"):
+            write_text("")
+            write_post_steps(record.metrics)
         for text in (
             expectations_text(record.metrics.get("targets") or (), stream=sys.stdout),
             probes_text(record.metrics.get("probes") or ()),
         ):
             if text:
-                write_text("\n" + text)
+                write("\n" + text, sys.stdout)
     say(f"flow logs {record.run_id[:8]}  shows its log")
 
 

@@ -83,12 +83,15 @@ def scheduler(
     """Claim due slots and run them by the executor, upstreams first. You can start several schedulers."""
     from dataclasses import replace
 
+    from ematix_flow.backends.state_stores.run_logs import open_actions
     from ematix_flow.cli.signals import stop_requests
     from ematix_flow.errors import UsageError
     from ematix_flow.observe.settings import ALERTERS_VARIABLE, Observability
+    from ematix_flow.schedule.actions.carrier import ActionCarrier
     from ematix_flow.schedule.executors.executor_urls import open_executor
     from ematix_flow.schedule.executors.subprocesses import SubprocessExecutor
     from ematix_flow.schedule.scheduler import MIN_LEASE_SECONDS, Scheduler
+    from ematix_flow.state.runlog.base import run_retention
 
     for name, seconds in (
         ("--poll-interval", poll_interval),
@@ -133,8 +136,20 @@ def scheduler(
         slot_runner(
             registry, run_log, engine, None, lease_seconds, "schedule", watching, keep_open=True
         ) as runner,
+        open_actions(store_url, env=os.environ, keep_open=True) as actions,
     ):
         holder = f"{worker_id}/{runner.holder}" if worker_id else runner.holder
+        carrier = ActionCarrier(
+            actions,
+            runner.run_log,
+            registry,
+            require_module(module),
+            store_url,
+            engine,
+            holder=holder,
+            environment=for_runs,
+            keep_for=run_retention(),
+        )
         daemon = Scheduler(
             replace(runner, holder=holder, only=only),
             runs,
@@ -147,6 +162,7 @@ def scheduler(
             grace,
             stop=asked,
             environment=for_runs,
+            carrier=carrier,
         )
         scheduled = len(daemon.due_calculator.entries)
         say(f"schedules: {scheduled}, checked every {poll_interval:g} s; Ctrl-C stops")

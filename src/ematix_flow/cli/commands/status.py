@@ -21,7 +21,7 @@ from ematix_flow.cli.output import OutputColumn, status_column, write_json, writ
 from ematix_flow.cli.project import load_project, read_run_log, resolve_pipeline_filter
 from ematix_flow.cli.slot_runners import slots_url
 from ematix_flow.cli.terminal import say
-from ematix_flow.cli.trigger_text import pipeline_trigger_text, workflow_trigger_text
+from ematix_flow.graph.trigger_text import pipeline_trigger_text, workflow_trigger_text
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
@@ -40,7 +40,7 @@ def status(
     output: OutputOption = "text",
 ) -> None:
     """Show the state of pipelines and workflows: last run, outcome, retries, next run, and what is wrong."""
-    from ematix_flow.backends.state_stores.run_logs import open_slots
+    from ematix_flow.backends.state_stores.run_logs import open_actions, open_slots
     from ematix_flow.schedule.status import pipeline_statuses, workflow_statuses
 
     registry = load_project(module)
@@ -50,7 +50,9 @@ def status(
         open_slots(slots_url(run_log), env=os.environ, keep_open=True, read_only=True) as store,
     ):
         now = store.now()
-        pipelines = pipeline_statuses(registry, only, store, log, now)
+        with open_actions(slots_url(run_log), env=os.environ, read_only=True) as actions:
+            holds = actions.holds()
+        pipelines = pipeline_statuses(registry, only, store, log, now, holds)
         workflows = workflow_statuses(registry, only, store, log, now)
     if output == "json":
         write_json([*(each.to_json() for each in pipelines), *(each.to_json() for each in workflows)])

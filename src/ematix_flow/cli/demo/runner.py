@@ -172,6 +172,7 @@ class Demo:
             f"cd {self.folder}": "",
             f"{flow} status": "the state of each pipeline",
             f"{flow} runs list": "every run, with its error",
+            f"{flow} web --open": "the same as a page",
             f"{flow} plan orders": "what a run would do now",
             f"{python} shop_data.py fix": "correct the payment that did not fit …",
             f"{flow} run payments daily_cash": "… and load it",

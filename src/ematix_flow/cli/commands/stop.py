@@ -1,0 +1,33 @@
+"""``flow stop``: asks a run to stop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ematix_flow.cli.action_work import action_desk, write_receipt
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
+from ematix_flow.cli.project import load_project
+
+app = new_app()
+
+
+@app.command()
+def stop(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
+    module: ModuleOption = None,
+    run_log: RunLogOption = None,
+    output: OutputOption = "text",
+) -> None:
+    """Ask a run to stop, on any machine. It rolls back what it has not committed.
+
+    The first characters of the run's id are enough.
+    """
+    with action_desk(load_project(module), run_log) as desk:
+        receipt = desk.request("stop", run_id)
+    short = receipt.action.subject[:8]
+    write_receipt(
+        receipt, output, f"flow runs show {short}  shows when it has", f"run {short} is asked to stop"
+    )
