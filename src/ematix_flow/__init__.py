@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ematix_flow.api.markers import nullable as nullable
     from ematix_flow.api.markers import pk as pk
     from ematix_flow.api.namespace import ematix as ematix
-    from ematix_flow.api.pipeline import Pipeline as Pipeline
+    from ematix_flow.api.pipeline_handle import Pipeline as Pipeline
     from ematix_flow.api.stream_declaration import Lookup as Lookup
     from ematix_flow.api.stream_declaration import Source as Source
     from ematix_flow.api.stream_toml import run_pipeline as run_pipeline
@@ -98,7 +98,7 @@ _NAMES_BY_MODULE = {
     ),
     "ematix_flow.api.markers": "natural_key nullable pk",
     "ematix_flow.api.namespace": "ematix",
-    "ematix_flow.api.pipeline": "Pipeline",
+    "ematix_flow.api.pipeline_handle": "Pipeline",
     "ematix_flow.api.stream_declaration": "Lookup Source",
     "ematix_flow.api.stream_toml": "run_pipeline",
     "ematix_flow.api.streaming": "StreamingPipeline run_streaming_pipeline",

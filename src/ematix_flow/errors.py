@@ -51,7 +51,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ematix_flow.spec.location import SourceLocation, TableLocation
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 _CHECK_COMMAND = re.compile(r"flow connections check (\S+?)(?:,|\s|$)")
 _CONNECTION_NAME = re.compile(r"connection '([^']+)'")
@@ -280,6 +280,10 @@ class DatabaseMissing(CannotConnect):
 
 class Interrupted(FlowError):
     exit_code = 130
+
+
+class RunStopped(Interrupted):
+    """A run was stopped on request, by ``flow stop``. Other runs of the process go on."""
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:

@@ -177,6 +177,7 @@ declare_point(
     "quarantine.settled",
     "the target has committed, and rows that do not count are gone from quarantine; that is not noted yet",
 )
+declare_point("apply.first_rows_written", "a file has the rows at the first watermark that the table lacks")
 declare_point("apply.ledger_written", "the ledger row is in the open transaction; nothing in it is durable")
 declare_point(
     "apply.rows_written", "rows and ledger row are in the open transaction; nothing in it is durable"
@@ -184,6 +185,7 @@ declare_point(
 declare_point("apply.before_commit", "rows, ledger row and watermark wait for the commit; none is durable")
 declare_point("apply.after_commit", "rows, ledger row and watermark are durable; staging remains")
 declare_point("staging.dropped", "the load is durable and staging is gone; the run log still says running")
+declare_point("post.recorded", "the run log knows that a post-load step has ended well")
 declare_point("runlog.before_finish", "the load is over either way; the run log still says running")
 declare_point(
     "files.version_written", "the new files exist next to the old ones; readers see the old version"
@@ -208,7 +210,8 @@ declare_point(
 )
 declare_point("stream.dead_letters_sent", "a Kafka topic has the dead letters; their store does not yet")
 declare_point(
-    "stream.dead_letters", "unreadable messages are in the dead-letter store; the batch itself is only staged"
+    "stream.dead_letters",
+    "messages that are not loaded are in the dead-letter store; the batch is only staged",
 )
 declare_point(
     "stream.state_committed",
@@ -220,6 +223,10 @@ declare_point(
     "stream.target_committed",
     "one target of a stream has the batch; the next may not have it, and Spark does not know it yet",
 )
+declare_point(
+    "replay.committed",
+    "the targets have replayed dead letters; their store only says in which batch they were to be loaded",
+)
 declare_point("stream.sent", "a broker has confirmed the messages of a batch; this is not recorded yet")
 declare_point("stream.committed", "every target has the batch; the source and Spark do not know it yet")
 declare_point("stream.acknowledged", "the source knows that the batch is done; Spark does not yet")
@@ -228,6 +235,11 @@ declare_point(
 )
 declare_point("messages.before_commit", "messages and their token wait for the commit; none is visible")
 declare_point("messages.after_commit", "messages and token are visible; the engine does not know it yet")
+declare_point("action.requested", "an action that is done at once is stored; nothing of it is done")
+declare_point("action.effected", "an action that is done at once is in effect; it is still waiting")
+declare_point("action.claimed", "a carrier has claimed the action; no process was started for it")
+declare_point("action.begun", "a process has begun the action under its claim; nothing of it is done")
+declare_point("action.carried_out", "the runs of the action have ended; the action has not")
 
 POINTS: Final[frozenset[str]] = frozenset(_point_meanings)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.expectations import (
+    DEAD_LETTERS,
     ON_FAIL,
     Expectation,
     ExpectationsSpec,
@@ -216,10 +217,12 @@ def read_expectations(
             rules += _rules_of(item, action, where)
             takes_action = takes_action or not isinstance(item, (ExpectationList, Expectation))
     rules += others
+    to_dead_letters = quarantine is DEAD_LETTERS
     spec = ExpectationsSpec(
         tuple(_with_alerts(rule, action, alert_on_quality_warn) for rule in rules),
         of_table,
-        _read_quarantine(quarantine, where),
+        None if to_dead_letters else _read_quarantine(quarantine, where),
+        to_dead_letters,
     )
     _check(spec, on_fail, on_quality_failure, alert_on_quality_warn, where)
     if (on_fail is not None or on_quality_failure is not None) and not takes_action:
@@ -230,6 +233,16 @@ def read_expectations(
             next_step=f"leave {option}= out, or give assertions, as in  lambda t: t.column(…)",
         )
     return spec
+
+
+def refuse_dead_letters(spec: ExpectationsSpec, where: SourceLocation | None) -> None:
+    """Refuse dead letters for a pipeline that is no stream."""
+    if spec.to_dead_letters:
+        raise DeclarationError(
+            "quarantine=ematix.DEAD_LETTERS is for streams of messages, and this pipeline reads rows",
+            where=where,
+            next_step="leave quarantine= out: failing rows then go to the table <table>__quarantine",
+        )
 
 
 def check_quarantine_of_targets(
@@ -303,7 +316,7 @@ def _read_quarantine(value: Any, where: SourceLocation | None) -> str | None:
         raise DeclarationError(
             f"quarantine= takes the name of a table, not {value!r}",
             where=where,
-            next_step='write quarantine="schema.table"',
+            next_step='write quarantine="schema.table"; a stream of messages also takes ematix.DEAD_LETTERS',
         )
     return str(value)
 
@@ -319,16 +332,16 @@ def _check(
         "on_fail": on_fail is not None,
         "on_quality_failure": on_quality_failure is not None,
         "alert_on_quality_warn": alert_on_quality_warn,
-        "quarantine": spec.quarantine is not None,
+        "quarantine": spec.quarantine is not None or spec.to_dead_letters,
     }
     for option, is_given in given.items():
         if is_given and not spec:
             raise DeclarationError(
                 f"{option}= works with expectations=, which is not set", where=where, next_step=_EXAMPLE
             )
-    if spec.quarantine is not None and not spec.sets_aside:
+    if given["quarantine"] and not spec.sets_aside:
         raise DeclarationError(
-            "quarantine= names a table for failing rows, and no expectation sets rows aside",
+            "quarantine= names a place for failing rows, and no expectation sets rows aside",
             where=where,
             next_step='pass on_fail="quarantine", or use expect_or_drop(…)',
         )

@@ -16,6 +16,7 @@ from ematix_flow.api.tables import table
 from ematix_flow.api.target import target
 from ematix_flow.api.workflow import transform, workflow
 from ematix_flow.graph.call_errors import argument_error
+from ematix_flow.spec.expectations import DEAD_LETTERS
 from ematix_flow.spec.location import caller_location
 
 P = ParamSpec("P")
@@ -59,6 +60,7 @@ class Ematix:
     workflow = staticmethod(_with_argument_errors(workflow))
     transform = staticmethod(_with_argument_errors(transform))
     transform_ref = staticmethod(TransformRef)
+    DEAD_LETTERS = DEAD_LETTERS
     expect = staticmethod(expectations.expect)
     expect_or_drop = staticmethod(expectations.expect_or_drop)
     expect_or_fail = staticmethod(expectations.expect_or_fail)

@@ -14,7 +14,7 @@ from ematix_flow.api.target import DeclaredTable, Target
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.cdc import CDC
 from ematix_flow.spec.declared_fields import check_location
-from ematix_flow.spec.expectations import OnFail
+from ematix_flow.spec.expectations import DeadLetters, OnFail
 from ematix_flow.spec.joins import Join
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
@@ -125,7 +125,7 @@ class StreamOptions:
     on_fail: OnFail | None = None
     on_quality_failure: OnFail | None = None
     alert_on_quality_warn: bool = False
-    quarantine: str | None = None
+    quarantine: str | DeadLetters | None = None
     dead_letter_topic: str | None = None
     dead_letter_table: str | None = None
     dead_letter_connection: ConnectionRef | None = None

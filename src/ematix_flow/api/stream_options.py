@@ -32,6 +32,7 @@ from ematix_flow.plan.stream_capabilities import (
     check_batch_limit,
     check_dead_letters,
     check_error_policy,
+    check_quarantine,
     check_source_message_parts,
     check_target_message_parts,
 )
@@ -159,6 +160,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
     kinds = [_connection_kind(source.connection) for source in read]
     check_source_message_parts(spec, kinds)
     check_batch_limit(spec, kinds)
+    check_quarantine(spec, kinds)
     check_error_policy(spec, kinds)
     check_dead_letters(spec, kinds, _connection_kind(letters.connection))
     options.refuse_single_options(where)

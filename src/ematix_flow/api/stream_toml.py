@@ -22,7 +22,7 @@ from ematix_flow.api.stream_toml_endpoints import (
     read_target,
     warn_of_inline_secrets,
 )
-from ematix_flow.api.stream_toml_expectations import read_expectation_tables
+from ematix_flow.api.stream_toml_expectations import read_expectation_tables, read_quarantine
 from ematix_flow.api.stream_toml_joins import read_join
 from ematix_flow.api.stream_toml_windows import WINDOW_KEYS, read_window_options
 from ematix_flow.api.streaming import stream_spec
@@ -65,7 +65,6 @@ _PLAIN_OPTIONS = (
     "on_fail",
     "on_quality_failure",
     "alert_on_quality_warn",
-    "quarantine",
 )
 # options whose ${…} are replaced
 _EXPANDED_OPTIONS = ("dead_letter_topic", "dead_letter_table", "checkpoint")
@@ -104,6 +103,7 @@ _OTHER_KEYS = (
     "join",
     "cdc",
     "expectations",
+    "quarantine",
     "dead_letter_connection",
 )
 _FUNCTION_KEYS = ("udfs", "aggregate_udfs")
@@ -189,6 +189,7 @@ def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:
     options["join"] = read_join(top, top.table("transform"))
     options["cdc"] = read_cdc(top)
     options["expectations"] = read_expectation_tables(top)
+    options["quarantine"] = read_quarantine(top)
     options["sources"] = [
         read_source(table, _inline_connection_name("source", n)) for n, table in enumerate(places["source"])
     ]

@@ -27,8 +27,8 @@ from ematix_flow.spec.connections import (
 )
 from ematix_flow.spec.connections.references import holds_secret
 from ematix_flow.spec.pipelines import ConnectionRef
-from ematix_flow.spec.redaction import MASK
 from ematix_flow.spec.tables import TableSpec
+from ematix_probe.redaction import MASK
 
 SOURCE_KEYS = ("query", "starting", "options", "csv_read_options", "json_read_options", "columns")
 DESTINATION_KEYS = ("topic", "queue", "prefix", "partition_key_prefix")  # their ${…} are replaced

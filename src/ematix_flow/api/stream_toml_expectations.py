@@ -11,7 +11,13 @@ from typing import Any
 
 from ematix_flow.config.toml_table import TomlTable
 from ematix_flow.errors import DeclarationError, did_you_mean
-from ematix_flow.spec.expectations import ON_FAIL, Expectation, ExpectationsSpec, refuse_unusable
+from ematix_flow.spec.expectations import (
+    DEAD_LETTERS,
+    ON_FAIL,
+    Expectation,
+    ExpectationsSpec,
+    refuse_unusable,
+)
 from ematix_probe.assertions import Assertion
 from ematix_probe.errors import ProbeError
 
@@ -43,6 +49,24 @@ def read_expectation_tables(top: TomlTable) -> list[Any] | str | None:
     if given is None or isinstance(given, str):
         return given
     return [_read_rule(table) for table in top.tables("expectations") or []]
+
+
+def read_quarantine(top: TomlTable) -> Any:
+    """The name of a table, or ``{ dead_letters = true }``."""
+    if str(top.values.get("quarantine")).lower() in ("dead_letters", "dead-letters", "ematix.dead_letters"):
+        raise top.error(
+            f"quarantine names a table, and {top.values['quarantine']!r} reads like dead letters",
+            "quarantine",
+            next_step="write  quarantine = { dead_letters = true }",
+        )
+    if not isinstance(top.values.get("quarantine"), dict):
+        return top.values.get("quarantine")
+    table = top.table("quarantine")
+    assert table is not None
+    table.refuse_unknown(("dead_letters",))
+    if table.values.get("dead_letters") is not True:
+        raise table.error("it says nothing", next_step="write  quarantine = { dead_letters = true }")
+    return DEAD_LETTERS
 
 
 def _read_rule(table: TomlTable) -> Assertion | Expectation | str:
@@ -98,6 +122,8 @@ def expectations_to_toml(spec: ExpectationsSpec) -> dict[str, Any]:
         found["on_fail"] = spec.of_table
     if spec.quarantine is not None:
         found["quarantine"] = spec.quarantine
+    if spec.to_dead_letters:
+        found["quarantine"] = {"dead_letters": True}
     if any(rule.action == "warn" and rule.alerts for rule in spec.rules):
         found["alert_on_quality_warn"] = True
     tables = [_rule_table(rule) for rule in spec.rules]

@@ -23,7 +23,7 @@ from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.expectations import ExpectationResult, Gate
 from ematix_flow.spec.pipelines import FileOptions, Mode
 from ematix_flow.spec.row_counts import NO_ROWS, RowCounts
-from ematix_flow.spec.tables import AGE, ColumnSpec, TableSpec
+from ematix_flow.spec.tables import AGE, MESSAGE, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 from ematix_flow.strategies.matching import Matching
@@ -132,6 +132,10 @@ class SparkSource(ABC):
         """
         return self
 
+    def as_batches(self, sql: str) -> BatchSource | None:
+        """The same rows, read by the tasks without Spark's readers; None if only Spark can read them."""
+        return None
+
     def settings(self) -> tuple[SparkSetting, ...]:
         """The session settings that apply while a frame of this source is computed."""
         return ()
@@ -221,11 +225,15 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class StagedPart:
-    """What one task attempt wrote. Only parts that the task reported to the driver are applied."""
+    """What one task attempt wrote. Only parts that the task reported to the driver are applied.
+
+    ``note`` is what the target itself needs to know of the part.
+    """
 
     part: str
     rows: int
     bytes: int
+    note: str = ""
 
 
 RowCheck = Callable[["pa.RecordBatch"], None]  # raises RowRejected for a row that the target cannot store
@@ -296,6 +304,11 @@ class LoadPlan:
     stages_older: bool = False  # staging also has the older rows of each key, every row with its age
 
     @property
+    def names_messages(self) -> bool:
+        """Whether staging has the message that each row comes from: a failing one becomes a dead letter."""
+        return self.gate is not None and self.gate.to_dead_letters
+
+    @property
     def staged(self) -> TableSpec:
         """The table of staged rows. NULL may be staged in columns whose NULLs the gate keeps out."""
         table = self.table.staged()
@@ -303,6 +316,8 @@ class LoadPlan:
         columns = tuple(replace(c, nullable=True) if c.name in checked else c for c in table.columns)
         if self.stages_older:
             columns = (*columns, ColumnSpec(AGE, DataType("big_int")))
+        if self.names_messages:
+            columns = (*columns, ColumnSpec(MESSAGE, DataType("text")))
         return table if columns == table.columns else replace(table, columns=columns)
 
 
@@ -318,6 +333,7 @@ class Load:
     batch_key: str | None = None  # None: the range that is read, known once the rows are there
     positions: tuple[str | None, str | None] | None = None  # start and end of a stream's batch
     dry_run: bool = False  # count what would change, commit nothing; the table may not exist yet
+    dead_letters: Mapping[str, str] = field(default_factory=dict)  # messages not to load, and their rules
 
     @property
     def table(self) -> TableSpec:
@@ -434,6 +450,10 @@ class BatchTarget(ABC):
     def warnings(self) -> tuple[str, ...]:
         """Warnings for the plan about how this target is loaded."""
         return ()
+
+    def commit_method(self, plan: LoadPlan) -> tuple[str, str] | None:
+        """How a load of this plan commits its rows, and why, where the target has several methods."""
+        return None
 
     @abstractmethod
     def run_sql(self, sql: str) -> int:

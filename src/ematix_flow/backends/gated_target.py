@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.backends.base import BatchTarget, QuarantinedRows
+from ematix_flow.errors import LoadError
 from ematix_flow.spec.tables import TableSpec
 
 
@@ -21,6 +22,22 @@ class QuarantineCount:
     rows: int
     oldest: dt.datetime
     newest: dt.datetime
+
+
+class MessagesFail(LoadError):
+    """Messages whose rows fail a rule have to become dead letters before the rest of the batch is loaded.
+
+    ``rules`` has the rule that each message fails. The load was rolled back.
+    """
+
+    def __init__(self, rules: Mapping[str, str], label: str) -> None:
+        super().__init__(
+            f"rows of {len(rules):,} messages fail expectations of {label}, and other rows each time that "
+            "they are checked",
+            state=f"nothing was loaded; {label} is unchanged",
+            next_step="use rules that give the same row the same result",
+        )
+        self.rules = rules
 
 
 class GatedTarget(BatchTarget):

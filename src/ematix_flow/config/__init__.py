@@ -60,9 +60,9 @@ def list_secret_uses() -> tuple[SecretReference, ...]:
 
 def set_connection(name: str, dsn: str | Mapping[str, Any]) -> Path:
     """Define a connection in ``~/.ematix-flow/connections.toml``; returns the file's path."""
-    from ematix_flow.config import user_file
+    from ematix_flow.config import connection_editing
 
-    return user_file.set_connection(name, dsn)
+    return connection_editing.set_connection(name, dsn)
 
 
 def connect(name: str = "default", *, url: str | None = None) -> LiveConnection:
@@ -85,6 +85,6 @@ def _connection_function(function: str) -> Callable[..., Any]:
 
 def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
     """The tables of ``.ematix-flow.toml`` other than connections: ``[engine]``, ``[run_log]``, …"""
-    from ematix_flow.config import settings
+    from ematix_flow.config import project_file
 
-    return settings.project_settings(cwd)
+    return project_file.project_settings(cwd)

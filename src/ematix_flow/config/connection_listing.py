@@ -10,7 +10,7 @@ from ematix_flow.config.connection_resolution import ConfigSources, DefinitionOr
 from ematix_flow.config.dsn import dsn_of
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.connections import Connection
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Replaces ``${VAR}``, ``${VAR:-default}`` and ``${prefix:reference}`` when a value is used.
 
 Owns the table of resolvers. A value that was read from a secret store is remembered by
-`spec.redaction`, so that no later message shows it.
+`ematix_probe.redaction`, so that no later message shows it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ematix_flow.spec.connections.references import (
 )
 from ematix_flow.spec.connections.urls import is_conninfo, parse_conninfo, split_url
 from ematix_flow.spec.location import SourceLocation, TableLocation
-from ematix_flow.spec.redaction import MASK, remember_secret
+from ematix_probe.redaction import MASK, remember_secret
 
 C = TypeVar("C", bound=Connection)
 

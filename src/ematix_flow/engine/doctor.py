@@ -24,7 +24,7 @@ from ematix_flow.engine.spark.machine_resources import cores, memory_bytes
 from ematix_flow.engine.spark.session_conf import describe_session
 from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.errors import FlowError
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 FindingStatus = Literal["ok", "warn", "fail"]
 
@@ -198,7 +198,7 @@ def _check_engine(settings: EngineSettings, env: Mapping[str, str]) -> Iterator[
         return
     for choice in choices:
         if choice.name == "class-data archive":
-            continue  # reported by _check_java
+            continue  # reported by _check_archive
         yield DoctorFinding(choice.name, "ok", f"{choice.value}: {choice.reason}")
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 import time
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ematix_flow.plan.definition import Plan
@@ -49,6 +49,43 @@ class Progress:
     expected_rows: int | None = None
 
 
+@dataclass(frozen=True)
+class PostStepEnd:
+    """How a post-load step ended. ``target`` is the one whose connection it used."""
+
+    label: str
+    target: str
+    seconds: float
+    error: str | None = None
+
+    @property
+    def stage(self) -> str:
+        """The name of the step's stage, as `Listener.stage_started` gets it."""
+        return post_stage(self.label)
+
+    def to_json(self) -> dict[str, Any]:
+        ended = {"label": self.label, "status": "ok" if self.error is None else "failed"}
+        return {**ended, "seconds": round(self.seconds, 3), "error": self.error}
+
+
+_POST_STAGE = "then "
+START_SPARK = "start Spark"
+
+
+def post_stage(label: str) -> str:
+    """Return the name of the stage of a post-load step."""
+    return f"{_POST_STAGE}{label}"
+
+
+def safe_point_before(target: str, stage: str) -> str:
+    """Return where a run is that has not begun this stage yet, as a person reads it."""
+    if stage == START_SPARK:
+        return "before Spark starts"
+    if stage.startswith(_POST_STAGE):
+        return f"before the post-load step {stage.removeprefix(_POST_STAGE)}"
+    return f"before {stage} into {target}"
+
+
 class Listener:
     """Override the events you need. They are called on the run's own thread, except `progress`."""
 
@@ -67,6 +104,9 @@ class Listener:
 
     def stage_finished(self, target: str, stage: str, seconds: float) -> None:
         """A stage ended well."""
+
+    def post_step_finished(self, step: PostStepEnd) -> None:
+        """A post-load step ended, well or not."""
 
     def note(self, text: str) -> None:
         """A message about the run, such as: an interrupted run was settled, leftovers were removed."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import FlowError
-from ematix_flow.observe.listener import Attempt, Listener, Progress
-from ematix_flow.spec.redaction import mask
+from ematix_flow.observe.listener import Attempt, Listener, PostStepEnd, Progress
+from ematix_probe.redaction import mask
 
 if TYPE_CHECKING:
     from ematix_flow.plan.definition import Plan
@@ -228,6 +228,9 @@ class ObservedListener(Listener):
     def stage_finished(self, target: str, stage: str, seconds: float) -> None:
         self._listener.stage_finished(target, stage, seconds)
         self._observers.stage_finished(self._record, target, stage, seconds)
+
+    def post_step_finished(self, step: PostStepEnd) -> None:
+        self._listener.post_step_finished(step)
 
     def note(self, text: str) -> None:
         self._listener.note(text)

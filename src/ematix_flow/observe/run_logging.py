@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import FlowError, Interrupted, PipelineLocked
 from ematix_flow.observe.listener import Attempt, Listener, Progress
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 if TYPE_CHECKING:
     from ematix_flow.plan.results import RunResult

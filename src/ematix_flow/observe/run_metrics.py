@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.stream_metrics import LONGEST_LABEL, OTHER
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 if TYPE_CHECKING:
     from ematix_flow.state.runlog.records import RunRecord

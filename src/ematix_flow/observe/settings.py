@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ematix_flow.config.settings import list_setting, text_setting
+from ematix_flow.config.project_file import list_setting, text_setting
 from ematix_flow.observe.observer import Observer, Observers
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ematix_flow.errors import ConfigError, did_you_mean
-from ematix_flow.spec.redaction import remember_secret
+from ematix_probe.redaction import remember_secret
 
 _YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
 

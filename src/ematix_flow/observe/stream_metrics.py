@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ematix_flow.spec.expectations import ExpectationResult
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 if TYPE_CHECKING:
     from ematix_flow.observe.metrics_server import MetricsServer
 
 StreamState = Literal["starting", "running", "restarting", "stopped", "failed"]
 PHASES = ("read", "decode", "transform", "stage", "apply", "commit")
-STAGES = ("decode", "transform", "write", "late_data")
+STAGES = ("decode", "transform", "write", "expectation", "late_data")
 BATCH_STATUSES = ("committed", "empty", "repeated", "failed")
 
 MOST_PIPELINES = 200

@@ -25,7 +25,7 @@ from ematix_flow.observe.otlp import (
     resource,
 )
 from ematix_flow.observe.sink_urls import missing_otel, unknown_scheme
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

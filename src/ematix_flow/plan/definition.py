@@ -15,7 +15,7 @@ from ematix_flow.plan.explain import describe_range, describe_read, plan_steps
 from ematix_flow.plan.stages import RunPostTransform, SharedRead, TargetPlan
 from ematix_flow.spec.expectations import Expectation
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 
 @dataclass(frozen=True)

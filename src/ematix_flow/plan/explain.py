@@ -110,8 +110,10 @@ def describe_gate(plan: TargetPlan) -> list[str]:
     gate = plan.load.gate
     if gate is None:
         return []
-    aside = f" into {gate.quarantine.label}" if gate.quarantine is not None else ""
-    does = {"fail": "fail", "warn": "warn", "quarantine": f"quarantine{aside}"}
+    aside = "dead letter" if gate.to_dead_letters else "quarantine"
+    if gate.quarantine is not None:
+        aside += f" into {gate.quarantine.label}"
+    does = {"fail": "fail", "warn": "warn", "quarantine": aside}
     return [f"{rule.label}: else {does[rule.action]}" for rule in gate.rules]
 
 

@@ -1,12 +1,17 @@
-"""Chooses the path of a load, and derives its delivery guarantee."""
+"""Chooses the path of a load, or of all its targets together, and derives its delivery guarantee."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import GuaranteeRefused, Unsupported
 from ematix_flow.plan.connection_comparison import ConnectionComparison
 from ematix_flow.plan.decisions import Decision
 from ematix_flow.spec.pipelines import PipelineSpec
+
+ONE_READ = "several targets: one read of the source feeds all"
 
 
 def choose_path(
@@ -49,7 +54,7 @@ def _check_forced(
     if forced == "same_db" and not endpoints.are_equivalent:
         problem = endpoints.mismatch
     elif forced == "copy" and native_source:
-        problem = "a file source is read by Spark; there is nothing to copy from"
+        problem = "only plain reads of CSV files are copied from files, and Spark reads this source"
     elif forced == "copy" and computes:
         problem = f"{computes} must be computed, and the copy path computes nothing"
     if problem:
@@ -58,6 +63,46 @@ def _check_forced(
             where=spec.where,
             next_step="leave force_path= out, or choose another path",
         )
+
+
+@dataclass(frozen=True)
+class LoadEndpoints:
+    """The source and one target of a load. ``computes`` describes what must be computed between them."""
+
+    comparison: ConnectionComparison
+    native_source: bool
+    computes: str | None
+    target: Capabilities
+
+    def choose_path(self, spec: PipelineSpec) -> Decision:
+        return choose_path(
+            spec,
+            endpoints=self.comparison,
+            native_source=self.native_source,
+            computes=self.computes,
+            target=self.target,
+        )
+
+
+def choose_paths(spec: PipelineSpec, between: Sequence[LoadEndpoints]) -> tuple[Decision, ...]:
+    """The path of each target. Several targets share one path, so that the source is read once.
+
+    The database computes the rows only if all targets are in it, on equivalent connections. If one target
+    needs Spark, Spark computes the rows of all.
+    """
+    chosen = [one.choose_path(spec) for one in between]
+    if len(chosen) == 1 or all(decision.value == "same_db" for decision in chosen):
+        return tuple(chosen)
+    for number, one in enumerate(between):
+        if chosen[number].value == "same_db":
+            apart = replace(one, comparison=ConnectionComparison(False)).choose_path(spec)
+            chosen[number] = replace(
+                apart, reason=f"{ONE_READ}, and not all of them can compute the source's SQL themselves"
+            )
+    if any(decision.value == "spark" for decision in chosen):
+        together = Decision("path", "spark", f"{ONE_READ}, and one of them needs Spark to compute")
+        chosen = [together if decision.value == "copy" else decision for decision in chosen]
+    return tuple(chosen)
 
 
 def derive_guarantee(

@@ -107,6 +107,43 @@ def check_error_policy(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
             )
 
 
+def check_quarantine(spec: StreamSpec, kinds: Sequence[str | None]) -> None:
+    """Refuse ``quarantine=ematix.DEAD_LETTERS`` where a failing row is not that of one message.
+
+    ``kinds`` are those of the sources; None if not known.
+    """
+    if not spec.expectations.to_dead_letters:
+        return
+    files = [kind for kind in kinds if kind in _LIMITED_BY]
+    table, reason = "leave quarantine= out: failing rows then go to the table <table>__quarantine", ""
+    if files:
+        reason = f"a source of kind {files[0]} brings rows, not messages"
+    elif spec.transform_sql is not None:
+        reason = "a row of transform_sql= may come from several messages, or from none"
+    elif spec.is_stateful:
+        reason = f"a row of a {'window' if spec.join is None else 'join'} comes from several messages"
+    elif any(target.mode == "merge" for target in spec.targets):
+        reason = (
+            "mode='merge' loads the last message of each key, and a dead letter that is replayed later "
+            "would replace a newer row"
+        )
+        table += ", which loses those that a later row replaces"
+    elif spec.on_error != "dlq":
+        reason, table = "the stream has no dead letters", "set transform_on_error='dlq'"
+    elif spec.dead_letters.store == "broker":
+        reason = "dlq_store='broker' hands a message back to the broker, which cannot replay it"
+        table = f"leave dlq_store= out; or {table}"
+    elif len(spec.targets) > 1 and not spec.continue_on_target_failure:
+        reason = "a message that fails for one of several targets would be in the others already"
+        table = f"set continue_on_target_failure=True, which loads each target by itself; or {table}"
+    if reason:
+        raise DeclarationError(
+            f"quarantine=ematix.DEAD_LETTERS cannot put failing rows aside here: {reason}",
+            where=spec.where,
+            next_step=table,
+        )
+
+
 def check_dead_letters(spec: StreamSpec, kinds: Sequence[str | None], store_kind: str | None) -> None:
     """Refuse a dead letter topic without a Kafka connection, and ``broker`` without RabbitMQ.
 

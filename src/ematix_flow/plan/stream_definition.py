@@ -52,6 +52,7 @@ class StreamTargetPlan:
     guarantee: Decision
     projection: str | None = None  # Spark SQL over `STREAM_VIEW` that makes the table's rows
     warnings: tuple[str, ...] = ()
+    commit: Decision | None = None  # how batches are committed, where the target has several methods
 
     @property
     def table(self) -> TableSpec:
@@ -105,6 +106,7 @@ class StreamPlan:
                     "keys": list(plan.target.keys),
                     "guarantee": plan.guarantee.value,
                     "reason": plan.guarantee.reason,
+                    "commit": asdict(plan.commit) if plan.commit else None,
                     "changes": [change.sql or change.subject for change in plan.load.table_plan.changes],
                     "warnings": list(plan.warnings),
                 }
@@ -137,6 +139,8 @@ class StreamPlan:
         lines.append(f"  on error  {spec.on_error}")
         for plan in self.targets:
             lines += _describe_target(plan.target, plan.guarantee)
+            if plan.commit is not None:
+                lines.append(f"              commit = {plan.commit.value}: {plan.commit.reason}")
             lines += [
                 f"              {change.sql or change.subject}" for change in plan.load.table_plan.changes
             ]

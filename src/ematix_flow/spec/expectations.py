@@ -6,13 +6,13 @@ transaction that makes the rows visible.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.redaction import mask
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_probe.assertions import (
@@ -25,6 +25,8 @@ from ematix_probe.assertions import (
     Unique,
     assertion_from_json,
 )
+from ematix_probe.redaction import mask
+from ematix_probe.wording import share_of_rows
 
 OnFail = Literal["fail", "warn", "quarantine"]
 ON_FAIL: tuple[OnFail, ...] = get_args(OnFail)
@@ -35,6 +37,18 @@ QUARANTINE_BATCH = "_batch_id"
 QUARANTINE_COLUMNS = (QUARANTINED_AT, QUARANTINED_BY, QUARANTINE_BATCH, RULE, POSITION)
 QUARANTINE_SUFFIX = "__quarantine"
 _LONGEST_VALUE = 200  # characters of a value in a sample
+
+
+class DeadLetters(enum.Enum):
+    """A value for ``quarantine=``, where a text is the name of a table."""
+
+    DEAD_LETTERS = "dead_letters"
+
+    def __repr__(self) -> str:
+        return "ematix.DEAD_LETTERS"
+
+
+DEAD_LETTERS = DeadLetters.DEAD_LETTERS
 
 
 @dataclass(frozen=True)
@@ -65,19 +79,21 @@ class ExpectationsSpec:
     """The expectations of a pipeline as declared.
 
     ``of_table`` adds the rules that each target's declared table implies, with this action. ``quarantine`` is
-    the table of the rows that are set aside, as ``schema.table``; None: next to each target.
+    the table of the rows that are set aside, as ``schema.table``; None: next to each target. With
+    ``to_dead_letters`` there is no such table: the message of each failing row becomes a dead letter.
     """
 
     rules: tuple[Expectation, ...] = ()
     of_table: OnFail | None = None
     quarantine: str | None = None
+    to_dead_letters: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.rules) or self.of_table is not None
 
     @property
     def sets_aside(self) -> bool:
-        """Whether rows may go to a quarantine table."""
+        """Whether rows may be set aside, in a quarantine table or as dead letters."""
         return self.of_table == "quarantine" or any(rule.action == "quarantine" for rule in self.rules)
 
     def for_table(self, table: TableSpec, *, repeats_keys: bool = False) -> tuple[Expectation, ...]:
@@ -99,6 +115,7 @@ class ExpectationsSpec:
             "rules": [rule.to_json() for rule in self.rules],
             "of_table": self.of_table,
             "quarantine": self.quarantine,
+            "to_dead_letters": self.to_dead_letters,
         }
 
     @classmethod
@@ -106,7 +123,7 @@ class ExpectationsSpec:
         if value is None:
             return cls()
         rules = tuple(Expectation.from_json(rule) for rule in value["rules"])
-        return cls(rules, value["of_table"], value["quarantine"])
+        return cls(rules, value["of_table"], value["quarantine"], value.get("to_dead_letters", False))
 
 
 NO_EXPECTATIONS = ExpectationsSpec()
@@ -139,14 +156,20 @@ def refuse_unusable(assertion: Assertion, action: OnFail, where: SourceLocation 
 class Gate:
     """The rules of one target's load, evaluated before its rows become visible.
 
-    ``quarantine`` is the table for rows that are set aside; None if no rule does that. With ``enforced``
-    False, failing rows are left out and nothing is judged: a rehearsal of a part of a batch.
+    ``quarantine`` is the table for rows that are set aside; None if no rule does that, or if their messages
+    become dead letters (``to_dead_letters``). With ``enforced`` False, failing rows are left out and nothing
+    is judged: a rehearsal of a part of a batch.
     """
 
     rules: tuple[Expectation, ...]
     quarantine: TableSpec | None = None
     enforced: bool = True
+    to_dead_letters: bool = False
     where: SourceLocation | None = field(default=None, compare=False)
+
+    @property
+    def sets_aside(self) -> bool:
+        return self.quarantine is not None or self.to_dead_letters
 
     @property
     def set_aside_rules(self) -> tuple[Expectation, ...]:
@@ -206,7 +229,10 @@ def referenced_columns(assertion: Assertion) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ExpectationResult:
-    """What one rule found in the rows of one load. ``samples`` are a few failing rows, values bounded."""
+    """What one rule found in the rows of one load. ``samples`` are a few failing rows, values bounded.
+
+    ``dead_letters``: the rows that were set aside are dead letters, not rows of a quarantine table.
+    """
 
     rule: str
     kind: str
@@ -218,6 +244,7 @@ class ExpectationResult:
     quarantined: int = 0
     samples: tuple[Mapping[str, Any], ...] = ()
     alerts: bool = False
+    dead_letters: bool = False
 
     @property
     def share(self) -> float | None:
@@ -236,6 +263,7 @@ class ExpectationResult:
             "checked": self.checked,
             "share": self.share,
             "quarantined": self.quarantined,
+            "dead_letters": self.dead_letters,
             "samples": [dict(sample) for sample in self.samples],
             "alerts": self.alerts,
         }
@@ -243,7 +271,7 @@ class ExpectationResult:
     def __str__(self) -> str:
         counted = ""
         if self.failing is not None and self.checked is not None:
-            counted = f": {self.failing:,} of {self.checked:,} rows fail"
+            counted = f": {share_of_rows(self.failing, self.checked)} fail"
         return f"{self.rule}{counted}" if counted else f"{self.rule}: {self.message}"
 
 

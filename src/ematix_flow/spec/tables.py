@@ -31,6 +31,7 @@ CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT = map(internal_name, ("change_op", "chan
 CHANGE_FROM, CHANGE_UNTIL = internal_name("change_from"), internal_name("change_until")
 CHANGE_OPEN = internal_name("change_open")
 AGE = internal_name("age")  # of a staged row: 0 is the newest of its key, 1 the one before it
+MESSAGE = internal_name("message")  # of a staged row: which message of its batch it comes from
 CHANGE_AT = internal_name("change_at")  # when the change was made, for versions
 UPSERT_ROW, DELETE_ROW, MARK_ROW, TRUNCATE_ROWS = (
     "u",

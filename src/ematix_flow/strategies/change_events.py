@@ -38,9 +38,9 @@ from ematix_flow.spec.tables import (
     TableSpec,
 )
 from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.load_guard import LoadGuard
 from ematix_flow.strategies.sql import (
     IncomingRows,
-    LoadGuard,
     StrategyDialect,
     StrategyStep,
     column,

@@ -29,7 +29,7 @@ from ematix_flow.spec.tables import (
     TableSpec,
 )
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies import scd2
+from ematix_flow.strategies import scd2, scd2_history
 from ematix_flow.strategies.change_events import (
     DUE,
     IS_STORED,
@@ -39,10 +39,10 @@ from ematix_flow.strategies.change_events import (
     last_position,
     untold_values,
 )
-from ematix_flow.strategies.scd2_events import AT, EVENTS, content_hash, event_columns
+from ematix_flow.strategies.load_guard import LoadGuard
+from ematix_flow.strategies.scd2_new_events import AT, EVENTS, content_hash, event_columns
 from ematix_flow.strategies.sql import (
     IncomingRows,
-    LoadGuard,
     RowTally,
     StrategyDialect,
     StrategyStep,
@@ -74,7 +74,7 @@ def steps(
 ) -> list[StrategyStep | LoadGuard | RowTally]:
     options, companion, keys = incoming.matching.changes, table.companion(), incoming.matching.keys
     assert options is not None and companion is not None
-    due, events, touched = incoming.work[DUE], incoming.work[EVENTS], incoming.work[scd2.TOUCHED]
+    due, events, touched = incoming.work[DUE], incoming.work[EVENTS], incoming.work[scd2_history.TOUCHED]
     names = [*table.column_names, CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, IS_STORED, AT]
     out: list[StrategyStep | LoadGuard | RowTally] = [
         StrategyStep("work", insert_into(due, names, _due_changes(dialect, table, incoming)))
@@ -86,8 +86,8 @@ def steps(
     out.append(StrategyStep("work", insert_into(events, fields, _events(dialect, table, incoming))))
     distinct = exp.select(*[column(k, "e") for k in keys]).distinct().from_(table_as(events, "e"))
     out.append(StrategyStep("work", insert_into(touched, keys, distinct)))
-    out.append(StrategyStep("work", scd2.fill_history(dialect, table, incoming)))
-    out += scd2.write_steps(dialect, table, incoming)
+    out.append(StrategyStep("work", scd2_history.fill_history(dialect, table, incoming)))
+    out += scd2_history.write_steps(dialect, table, incoming)
     positions = dialect.table(companion.schema, companion.name)
     out.append(StrategyStep("work", dialect.delete_from(positions, touched, {k: k for k in keys}, None)))
     columns = [*keys, LAST_POSITION, EVENT_AT, LOADED_AT, BATCH_ID]

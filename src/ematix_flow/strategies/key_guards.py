@@ -1,28 +1,23 @@
-"""Guards of merge and scd2: one row for each key, no null keys, and a limit on deletions."""
+"""Guards of merge and scd2 on the keys of a batch: none is null, and each has one row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sqlglot import exp
 
-from ematix_flow.errors import FlowError, RowRejected, ShrinkRefused
+from ematix_flow.errors import RowRejected
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import TableSpec
+from ematix_flow.strategies.load_guard import LoadGuard
 from ematix_flow.strategies.sql import (
     IncomingRows,
-    LoadGuard,
-    ShrinkLimit,
     StrategyDialect,
     column,
-    null_safe_equal,
     subquery,
 )
-from ematix_flow.strategies.truncate import check_shrink
 
 _MAX_SHOWN = 5
-_PLACE, _COUNT = internal_name("place"), internal_name("count")
 
 
 def key_guards(
@@ -51,65 +46,6 @@ def key_guards(
             LoadGuard(repeated, lambda found, _: _repeated_keys_error(table, keys, found) if found else None)
         )
     return out
-
-
-def last_of_each_key(
-    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, order: str
-) -> exp.Select:
-    """The row with the highest ``order`` of each key. The row hash decides between equal ones."""
-    names = table.column_names
-    keys = incoming.matching.keys
-    by_key = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
-    count = exp.Window(this=exp.Count(this=exp.Star()), partition_by=[k.copy() for k in by_key])
-    counted = exp.select(*[column(n, "r") for n in names], exp.alias_(count, _COUNT, quoted=True)).from_(
-        subquery(incoming.select, "r")
-    )
-    # hash only keys that occur more than once
-    content = dialect.row_hash([(n, table.column(n).type, column(n, "r")) for n in names if n not in keys])
-    several = exp.GT(this=column(_COUNT, "r"), expression=exp.Literal.number(1))
-    ordering = [
-        exp.Ordered(this=dialect.comparable(column(order, "r"), table.column(order).type), desc=True),
-        exp.Ordered(this=exp.Case(ifs=[exp.If(this=several, true=content)]), desc=True),
-    ]
-    place = exp.Window(this=exp.RowNumber(), partition_by=by_key, order=exp.Order(expressions=ordering))
-    numbered = exp.select(*[column(n, "r") for n in names], exp.alias_(place, _PLACE, quoted=True)).from_(
-        subquery(counted, "r")
-    )
-    first = exp.EQ(this=column(_PLACE, "n"), expression=exp.Literal.number(1))
-    return exp.select(*[column(n, "n") for n in names]).from_(subquery(numbered, "n")).where(first)
-
-
-def rows_differ(
-    dialect: StrategyDialect, table: TableSpec, names: tuple[str, ...], left: str, right: str
-) -> exp.Expr:
-    """Whether at least one column differs between the two sides; null equals null."""
-    equal = [null_safe_equal(dialect, column(n, left), column(n, right), table.column(n).type) for n in names]
-    return exp.not_(exp.paren(exp.and_(*equal))) if equal else exp.false()
-
-
-def deletion_guard(
-    kept_count: exp.Select, missing_count: exp.Select, new_count: exp.Select, shrinking: ShrinkLimit
-) -> LoadGuard:
-    """Stop if a full snapshot leaves too few rows. The queries count kept, missing and new rows."""
-
-    def judge(rows: list[tuple[Any, ...]], _: Mapping[str, int]) -> FlowError | None:
-        left, lost, new = (int(count) for count in rows[0])
-        if not lost:
-            return None
-        try:
-            check_shrink(
-                shrinking.label,
-                left + lost,
-                left + new,
-                max_shrink=shrinking.max_shrink,
-                allow_empty=shrinking.allow_empty,
-            )
-        except ShrinkRefused as refused:
-            return refused
-        return None
-
-    counts = [exp.Subquery(this=query) for query in (kept_count, missing_count, new_count)]
-    return LoadGuard(exp.select(*counts), judge)
 
 
 def _null_keys_error(table: TableSpec, keys: tuple[str, ...], rows: list[tuple[Any, ...]]) -> RowRejected:

@@ -13,10 +13,12 @@ from sqlglot import exp
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import DELETED_AT, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.key_guards import deletion_guard, key_guards, last_of_each_key, rows_differ
+from ematix_flow.strategies.key_guards import key_guards
+from ematix_flow.strategies.load_guard import LoadGuard
+from ematix_flow.strategies.row_comparison import last_of_each_key, rows_differ
+from ematix_flow.strategies.shrink_limit import deletion_guard
 from ematix_flow.strategies.sql import (
     IncomingRows,
-    LoadGuard,
     StrategyDialect,
     StrategyStep,
     column,

@@ -13,8 +13,8 @@ from sqlglot import exp
 
 from ematix_flow.spec.tables import EVENT_AT, IS_DELETE, VALID_FROM, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.key_guards import rows_differ
-from ematix_flow.strategies.scd2_events import AT, EVENTS, GONE, IS_NEW, dated_rows
+from ematix_flow.strategies.row_comparison import rows_differ
+from ematix_flow.strategies.scd2_new_events import AT, EVENTS, GONE, IS_NEW, dated_rows
 from ematix_flow.strategies.sql import (
     IncomingRows,
     RowTally,

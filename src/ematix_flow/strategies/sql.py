@@ -6,7 +6,7 @@ one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeVar
@@ -14,12 +14,12 @@ from typing import Any, Literal, Protocol, TypeVar
 import sqlglot
 from sqlglot import exp
 
-from ematix_flow.errors import FlowError
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
+from ematix_flow.strategies.shrink_limit import ShrinkLimit
 
 RowSource = TypeVar("RowSource", exp.Table, exp.Subquery)
 
@@ -88,28 +88,11 @@ class StrategyStep:
 
 
 @dataclass(frozen=True)
-class LoadGuard:
-    """A query whose result may stop the load. ``judge`` gets the rows and the counts so far."""
-
-    query: exp.Expr
-    judge: Callable[[list[tuple[Any, ...]], Mapping[str, int]], FlowError | None]
-
-
-@dataclass(frozen=True)
 class RowTally:
     """A query that counts the rows with one outcome. It runs only while rows without an outcome remain."""
 
     fate: Literal["brought", "outranked"]
     query: exp.Expr
-
-
-@dataclass(frozen=True)
-class ShrinkLimit:
-    """How many rows a load may remove before it is stopped."""
-
-    label: str
-    max_shrink: float
-    allow_empty: bool
 
 
 @dataclass(frozen=True)
@@ -201,15 +184,6 @@ def equal_keys(keys: Sequence[str], left: str, right: str) -> list[exp.Expr]:
 def ascending(tree: exp.Expr) -> exp.Ordered:
     """Order by a value that is never null. The null order is given because some databases need it."""
     return exp.Ordered(this=tree, nulls_first=True)
-
-
-def null_safe_equal(
-    dialect: StrategyDialect, left: exp.Expr, right: exp.Expr, data_type: DataType
-) -> exp.Expr:
-    """Equal, or both null."""
-    return exp.NullSafeEQ(
-        this=dialect.comparable(left, data_type), expression=dialect.comparable(right, data_type)
-    )
 
 
 def load_column_values(dialect: StrategyDialect, incoming: IncomingRows) -> dict[str, exp.Expr]:

@@ -63,7 +63,8 @@ def load_rows(
     staged = []
     for number in range(parts):
         share = list(rows[number::parts])
-        given = load.plan.staged if load.plan.stages_older else load.table
+        has_more = load.plan.stages_older or load.plan.names_messages
+        given = load.plan.staged if has_more else load.table
         batch = pa.RecordBatch.from_pylist(share, schema=_nullable_table(given))
         staged.append(
             in_task.write(f"part{number}", iter([cast_batch(batch, load.plan.staged)] if share else []))

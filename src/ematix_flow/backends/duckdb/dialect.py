@@ -1,4 +1,4 @@
-"""DuckDB's SQL dialect: names, types, typed constants, and a CHECK for lengths, which DuckDB ignores."""
+"""DuckDB's SQL dialect: names, typed constants, and a CHECK for lengths, which DuckDB ignores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from ematix_flow.backends.duckdb import types
+from ematix_flow.backends.duckdb import column_types
 from ematix_flow.backends.duckdb.row_hash import row_hash
 from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
@@ -32,10 +32,10 @@ class DuckDBDialect(SqlDialect):
         )
 
     def native_type(self, data_type: DataType) -> str:
-        return types.native_type(data_type)
+        return column_types.native_type(data_type)
 
     def canonical_type(self, native: str) -> DataType | None:
-        return types.canonical_type(native)
+        return column_types.canonical_type(native)
 
     def can_hold(self, declared: DataType, live: DataType, native: str | None) -> bool:
         found = live if native is None else self.canonical_type(native)
@@ -91,7 +91,7 @@ class DuckDBDialect(SqlDialect):
         )
 
     def cast(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
-        return exp.cast(value, types.native_type(data_type), dialect=self.name)
+        return exp.cast(value, column_types.native_type(data_type), dialect=self.name)
 
 
 def _literal_text(value: Any) -> str:

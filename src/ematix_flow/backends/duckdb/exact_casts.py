@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from ematix_flow.backends.duckdb.column_types import FRACTIONAL, WHOLE, native_type
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
-from ematix_flow.backends.duckdb.types import FRACTIONAL, WHOLE, native_type
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS
 from ematix_flow.strategies.sql import column as column_tree

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +12,9 @@ from ematix_flow.backends.duckdb import row_hash
 from ematix_flow.backends.duckdb.failures import target_error, translate_errors
 from ematix_flow.backends.duckdb.shared_connections import open_connection
 from ematix_flow.backends.embedded.database_file import DatabaseFile
-from ematix_flow.backends.sql.session import SqlSession
-
-_PAUSE_SECONDS = 0.05
+from ematix_flow.backends.sql.session import SamplesRefused, SqlSession
+from ematix_flow.errors import FlowError
+from ematix_probe.sources.interrupting import run_interruptibly
 
 
 class DuckDBSession(SqlSession):
@@ -36,32 +35,16 @@ class DuckDBSession(SqlSession):
             self._run(sql, params)
             return self.connection.fetchall()
 
-    def _run(self, sql: str, params: Mapping[str, Any] | None) -> None:
-        """In the main thread, where Ctrl-C arrives, run it in another thread: DuckDB would react late."""
-        values = dict(params) if params else None
-        if threading.current_thread() is not threading.main_thread():
-            self.connection.execute(sql, values)
-            return
-        done = threading.Event()  # not Thread.join: after an interrupt it treats a running thread as ended
-        failed: list[Exception] = []
-
-        def run() -> None:
-            try:
-                self.connection.execute(sql, values)
-            except Exception as error:
-                failed.append(error)
-            finally:
-                done.set()
-
-        threading.Thread(target=run, name="duckdb-statement", daemon=True).start()
+    def fetch_samples(self, sql: str) -> list[tuple[Any, ...]]:
+        """DuckDB has no savepoints: any error of a statement ends the transaction."""
         try:
-            done.wait()
-        finally:
-            while not done.is_set():
-                self.connection.interrupt()
-                done.wait(_PAUSE_SECONDS)
-        if failed:
-            raise failed[0]
+            return self.fetch(sql)
+        except FlowError as error:
+            raise SamplesRefused from error
+
+    def _run(self, sql: str, params: Mapping[str, Any] | None) -> None:
+        values = dict(params) if params else None
+        run_interruptibly(lambda: self.connection.execute(sql, values), self.connection.interrupt)
 
     def begin(self) -> None:
         self.execute("BEGIN TRANSACTION")

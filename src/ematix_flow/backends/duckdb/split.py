@@ -12,9 +12,9 @@ import duckdb
 
 from ematix_flow.backends.arrow.batch_casts import row_rejection
 from ematix_flow.backends.base import SourceColumn
+from ematix_flow.backends.duckdb.column_types import export_cast, source_type
 from ematix_flow.backends.duckdb.failures import source_error, translate_errors
 from ematix_flow.backends.duckdb.shared_connections import open_connection
-from ematix_flow.backends.duckdb.types import export_cast, source_type
 from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.errors import SourceFailed
 

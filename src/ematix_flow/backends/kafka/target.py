@@ -59,6 +59,8 @@ class KafkaTarget(MessageTarget):
         largest = found.get("max.message.bytes")  # Kafka-compatible brokers may leave it out
         return int(largest.value) if largest is not None and largest.value else None
 
-    def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:
-        found = recover_marker(self._cluster, pipeline, target)
+    def last_token(
+        self, pipeline: str, target: str, *, replays: bool = False
+    ) -> tuple[str, str | None] | None:
+        found = recover_marker(self._cluster, pipeline, target, replays=replays)
         return (found.batch_key, found.position) if found else None

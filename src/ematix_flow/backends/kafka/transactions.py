@@ -37,6 +37,7 @@ _METADATA_BYTES = 4_096
 _COMMIT_SECONDS = 5.0  # seconds in which a running commit ends
 _ABORTED = "the transaction is aborted: readers of committed messages see nothing of the batch"
 _ATTEMPT_SECONDS, _PATIENCE = 30.0, 180.0
+_REPLAY_KEY = "dlq:"
 _STREAM_KEY = re.compile(r"stream:(.*):([0-9]+)", re.DOTALL)
 
 _log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def marker_group(token: BatchToken) -> str:
 
 
 def _dlq_suffix(token: BatchToken) -> str:
-    return ".dlq" if token.batch_key.startswith("dlq:") else ""
+    return ".dlq" if token.batch_key.startswith(_REPLAY_KEY) else ""
 
 
 def _parse_stream_key(batch_key: str) -> tuple[str, int] | None:
@@ -77,9 +78,14 @@ def _parse_stream_key(batch_key: str) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found else None
 
 
-def recover_marker(cluster: KafkaCluster, pipeline: str, target: str) -> BatchMarker | None:
-    """The last committed token of a stream; aborts a transaction that a dead run left open."""
-    stream = BatchToken(pipeline, target, "")
+def recover_marker(
+    cluster: KafkaCluster, pipeline: str, target: str, *, replays: bool = False
+) -> BatchMarker | None:
+    """The last committed token of a stream, or of the replays of its dead letters.
+
+    Aborts a transaction that a dead run left open.
+    """
+    stream = BatchToken(pipeline, target, _REPLAY_KEY if replays else "")
     try:
         return read_marker(cluster, stream, patience=_COMMIT_SECONDS)
     except TransactionStillOpen:

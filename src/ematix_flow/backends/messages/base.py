@@ -346,6 +346,11 @@ class MessageTarget(ABC):
     @abstractmethod
     def sender(self, destination: str, options: Mapping[str, str]) -> Sender: ...
 
-    def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:
-        """Batch key and position of the newest committed batch; None when there is none."""
+    def last_token(
+        self, pipeline: str, target: str, *, replays: bool = False
+    ) -> tuple[str, str | None] | None:
+        """Batch key and position of the newest committed batch; None when there is none.
+
+        With ``replays`` of the replays of dead letters, else of the stream itself.
+        """
         return None

@@ -1,55 +1,25 @@
-"""MySQL's SQL dialect: type names, typed constants, joined updates, and the values of results."""
+"""MySQL's SQL dialect: typed constants, joined updates, and the values of results."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from sqlglot import exp
 
+from ematix_flow.backends.mysql import column_types
+from ematix_flow.backends.mysql.column_types import TIMESTAMP_TYPE
 from ematix_flow.backends.mysql.row_hash import row_hash
 from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
-from ematix_flow.spec.types import INTEGER_BITS, MAX_PRECISION, DataType
+from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.strategies.row_hash import Columns
 from ematix_flow.strategies.sql import column, identifier, table_as
 
-TIMESTAMP_TYPE = "DATETIME(6)"
-_NATIVE = {
-    "small_int": "SMALLINT",
-    "integer": "INT",
-    "big_int": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "boolean": "TINYINT(1)",
-    "text": "LONGTEXT",
-    "date": "DATE",
-    "timestamp": TIMESTAMP_TYPE,
-    "timestamp_tz": TIMESTAMP_TYPE,  # MySQL's TIMESTAMP ends in 2038
-    "json": "JSON",
-    "jsonb": "JSON",
-    "uuid": "CHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
-    "bytes": "LONGBLOB",
-}
-_CANONICAL = {
-    "smallint": "small_int",
-    "int": "integer",
-    "integer": "integer",
-    "bigint": "big_int",
-    "float": "float",
-    "double": "double",
-    "longtext": "text",
-    "date": "date",
-    "json": "json",
-    "longblob": "bytes",
-}
-_NAMED = re.compile(r"([a-z]+)(?:\((\d+)(?:,\s*(\d+))?\))?(.*)")
 _TEXTS = ("text", "string")
 _JSONS = ("json", "jsonb")
-_LONGEST_VARCHAR = 16_383
 
 
 class ServerVariant(Protocol):
@@ -102,37 +72,10 @@ class MySQLDialect(SqlDialect):
     # -------------------------------------------------------------- types
 
     def native_type(self, data_type: DataType) -> str:
-        if data_type.kind == "string":
-            length = data_type.length or 0
-            return f"VARCHAR({length})" if length <= _LONGEST_VARCHAR else "LONGTEXT"
-        if data_type.kind == "bytes" and data_type.length is not None:  # a key column
-            return f"VARBINARY({data_type.length})"
-        if data_type.kind == "numeric":
-            return f"DECIMAL({data_type.precision},{data_type.scale})"
-        return _NATIVE[data_type.kind]
+        return column_types.native_type(data_type)
 
     def canonical_type(self, native: str) -> DataType | None:
-        match = _NAMED.fullmatch(native.lower())
-        if match is None or "unsigned" in match[4]:
-            return None
-        word, size, scale = match[1], int(match[2] or 0), int(match[3] or 0)
-        if "collate" in match[4] and not (word == "char" and "_bin" in match[4]):
-            return None  # a key that treats different texts as equal
-        if word == "varchar":
-            return DataType("string", length=size)
-        if word == "varbinary":
-            return DataType("bytes", length=size)
-        if word == "char":
-            return DataType("uuid") if size == 36 else None
-        if word == "decimal":
-            within = 0 < size <= MAX_PRECISION
-            return DataType("numeric", precision=size, scale=scale) if within else None
-        if word == "tinyint":
-            return DataType("boolean") if size == 1 else None
-        if word in ("datetime", "timestamp"):
-            kind = "timestamp" if word == "datetime" else "timestamp_tz"
-            return DataType(kind) if size == 6 else None
-        return DataType(_CANONICAL[word]) if word in _CANONICAL else None
+        return column_types.canonical_type(native)
 
     def can_hold(self, declared: DataType, live: DataType, native: str | None) -> bool:
         found = live if native is None else self.canonical_type(native)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.mysql.load_data_text import repeat_text, text_scalar, to_text
+from ematix_flow.backends.mysql.row_text import repeat_text, text_scalar, to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

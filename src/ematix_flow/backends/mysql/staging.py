@@ -14,25 +14,15 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.mysql.address import MySQLAddress
 from ematix_flow.backends.mysql.connection import DriverError, open_connection
-from ematix_flow.backends.mysql.failures import (
-    MySQLDiagnosis,
-    diagnose,
-    row_rejection,
-    target_failure,
-)
+from ematix_flow.backends.mysql.failures import target_failure
 from ematix_flow.backends.mysql.insert_values import insert_values
-from ematix_flow.backends.mysql.load_data_text import encode_rows, require_storable
-from ematix_flow.backends.mysql.wire_protocol import load_data_local
-from ematix_flow.backends.sql_servers.failures import UNCHANGED
+from ematix_flow.backends.mysql.load_data import load_data
+from ematix_flow.backends.mysql.row_text import require_storable
 from ematix_flow.backends.sql_servers.staged_batches import PART, StagedBatches
-from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.generated_names import part_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_FILE = "ematix_flow_rows"
-_FORBIDDEN = (1148, 3948, 4166)  # LOAD DATA LOCAL is forbidden, by server version
 
 
 @dataclass(frozen=True)
@@ -60,29 +50,11 @@ class MySQLStaging:
         return StagedPart(part, flow.rows, flow.bytes)
 
     def _load(self, connection: Any, flow: _CheckedBatches) -> bool:
-        """False when the server forbids it before it has read a row."""
-        name = f"{_quote(self.database)}.{_quote(self.table)}"
-        targets, sets = [], []
-        for index, field in enumerate(self.schema):
-            column = _quote(staging_column(index, field.name))
-            if self.kinds.get(field.name) == "bytes":
-                targets.append(f"@b{index}")
-                sets.append(f"{column} = UNHEX(@b{index})")
-            else:
-                targets.append(column)
-        targets.append(_quote(PART))
-        # the client sends the LOCAL file; its name only proves that the server asks for this one
-        statement = f"LOAD DATA LOCAL INFILE '{_FILE}' INTO TABLE {name} CHARACTER SET utf8mb4"
-        statement += f" ({', '.join(targets)})" + (f" SET {', '.join(sets)}" if sets else "")
-        try:
-            done = load_data_local(connection, statement, _FILE, flow.encoded())
-        except DriverError as error:
-            if diagnose(error).number in _FORBIDDEN and not flow.rows:
-                return False
-            raise
-        if done.warnings or done.rows != flow.rows:
-            raise self._warning_error(connection, done.rows, flow.rows)
-        return True
+        """False when the server forbids LOAD DATA LOCAL."""
+        names = self._column_names()
+        columns = {_quote(column): self.kinds.get(name) == "bytes" for column, name in names.items()}
+        table = f"{_quote(self.database)}.{_quote(self.table)}"
+        return load_data(connection, table, {**columns, _quote(PART): False}, flow, names)
 
     def _insert(self, connection: Any, flow: _CheckedBatches) -> None:
         name = f"{_quote(self.database)}.{_quote(self.table)}"
@@ -93,16 +65,6 @@ class MySQLStaging:
             for values in insert_values(batch, flow.number):
                 connection.query(start + values)
         connection.commit()
-
-    def _warning_error(self, connection: Any, loaded: int, sent: int) -> Exception:
-        """The error for a warning of LOAD DATA LOCAL, which only warns of a value that does not fit."""
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW WARNINGS LIMIT 1")
-            found = cursor.fetchall()
-        if found:
-            _, number, message = found[0]
-            return row_rejection(MySQLDiagnosis(int(number), message), self._column_names())
-        return TargetFailed(f"the server took {loaded:,} of {sent:,} rows into staging", state=UNCHANGED)
 
     def _column_names(self) -> dict[str, str]:
         return {staging_column(i, name): name for i, name in enumerate(self.schema.names)}
@@ -126,10 +88,6 @@ class _CheckedBatches(StagedBatches):
             self._count(batch)
             if batch.num_rows:
                 yield batch
-
-    def encoded(self) -> Iterator[memoryview]:
-        for batch in self:
-            yield memoryview(encode_rows(batch, str(self.number)))
 
 
 def _quote(name: str) -> str:

@@ -35,9 +35,9 @@ from ematix_flow.backends.mysql.create_table import (
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.exact_casts import exact_select
 from ematix_flow.backends.mysql.failures import as_source_failure, is_conflict, is_denied
-from ematix_flow.backends.mysql.load_data_text import require_storable
 from ematix_flow.backends.mysql.lock import pipeline_lock
 from ematix_flow.backends.mysql.names import require_names
+from ematix_flow.backends.mysql.row_text import require_storable
 from ematix_flow.backends.mysql.server import MySQLServer
 from ematix_flow.backends.mysql.session import MySQLSession, open_session
 from ematix_flow.backends.mysql.source import prepare_statement

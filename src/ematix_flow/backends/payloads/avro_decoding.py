@@ -23,6 +23,11 @@ from ematix_flow.backends.payloads.avro_schema import (
     record_name,
 )
 from ematix_flow.backends.payloads.framing import FramedPayload, SchemaId
+from ematix_flow.backends.payloads.registered_decoder import (
+    PayloadReader,
+    RegisteredDecoder,
+    UnreadablePayload,
+)
 from ematix_flow.backends.payloads.registry import (
     AVRO,
     LruCache,
@@ -31,11 +36,6 @@ from ematix_flow.backends.payloads.registry import (
     UnusableSchema,
 )
 from ematix_flow.backends.payloads.registry_clients import subject_of
-from ematix_flow.backends.payloads.registry_decoding import (
-    PayloadReader,
-    RegistryDecoder,
-    UnreadablePayload,
-)
 
 _CACHE_SIZE = 500
 _EPOCH = dt.datetime(1970, 1, 1)
@@ -44,7 +44,7 @@ _parsed_schemas: LruCache[tuple[int, int, SchemaId], Any] = LruCache(_CACHE_SIZE
 
 
 @dataclass(frozen=True)
-class AvroDecoder(RegistryDecoder):
+class AvroDecoder(RegisteredDecoder):
     """Decodes Avro payloads."""
 
     schema_type = AVRO

@@ -18,15 +18,15 @@ from ematix_flow.backends.payloads.avro_schema import (
 )
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.framing import frame_prefix
+from ematix_flow.backends.payloads.registered_encoder import RegisteredEncoder, RowWriter, cannot_write
 from ematix_flow.backends.payloads.registry import AVRO, RegisteredSchema, UnusableSchema
-from ematix_flow.backends.payloads.registry_encoding import RegistryEncoder, RowWriter, cannot_write
 from ematix_flow.backends.payloads.writer_schema import choose_schema, fits_without_loss, target_record_name
 from ematix_flow.errors import RowRejected, SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec
 
 
 @dataclass(frozen=True)
-class AvroEncoder(RegistryEncoder):
+class AvroEncoder(RegisteredEncoder):
     """Encodes rows as Avro payloads."""
 
     schema: RegisteredSchema

@@ -14,8 +14,8 @@ from ematix_flow.backends.payloads.avro_decoding import AvroDecoder, load_schema
 from ematix_flow.backends.payloads.avro_schema import fields_of
 from ematix_flow.backends.payloads.debezium_values import DECIMAL, LOGICAL_TYPES
 from ematix_flow.backends.payloads.framing import FramedPayload
+from ematix_flow.backends.payloads.registered_decoder import PayloadReader
 from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaRegistry
-from ematix_flow.backends.payloads.registry_decoding import PayloadReader
 from ematix_flow.spec.types import MAX_PRECISION
 
 _TYPES = {"int": "int32", "long": "int64", "enum": "string", "fixed": "bytes"}

@@ -14,8 +14,8 @@ from ematix_flow.errors import ConfigError, SchemaMismatch, did_you_mean
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
+    from ematix_flow.backends.payloads.registered_decoder import RegisteredDecoder
     from ematix_flow.backends.payloads.registry import RegisteredSchema
-    from ematix_flow.backends.payloads.registry_decoding import RegistryDecoder
 
 __all__ = [
     "columns_of_schemas",
@@ -52,7 +52,7 @@ def _payload_decoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> P
     return registry_decoder(payload, payload_columns(columns))
 
 
-def registry_decoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> RegistryDecoder:
+def registry_decoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> RegisteredDecoder:
     """A decoder of payloads whose schemas a registry has."""
     _require_registry(payload)
     if payload.format == "avro":

@@ -26,8 +26,8 @@ from ematix_flow.backends.payloads.protobuf_schema import (
     compile_schema,
     message_class,
 )
+from ematix_flow.backends.payloads.registered_decoder import RegisteredDecoder, UnreadablePayload
 from ematix_flow.backends.payloads.registry import PROTOBUF, LruCache, RegisteredSchema, SchemaRegistry
-from ematix_flow.backends.payloads.registry_decoding import RegistryDecoder, UnreadablePayload
 
 _CACHE_SIZE = 500
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -42,7 +42,7 @@ _getters: LruCache[tuple[int, int, SchemaId, object, tuple[str, ...]], Getters] 
 
 
 @dataclass(frozen=True)
-class ProtobufDecoder(RegistryDecoder):
+class ProtobufDecoder(RegisteredDecoder):
     """Decodes Protobuf payloads."""
 
     schema_type = PROTOBUF

@@ -24,9 +24,9 @@ from ematix_flow.backends.payloads.protobuf_schema import (
     path_to_message,
     proto_text,
 )
+from ematix_flow.backends.payloads.registered_encoder import RegisteredEncoder, RowWriter, cannot_write
 from ematix_flow.backends.payloads.registry import PROTOBUF, RegisteredSchema, UnusableSchema
 from ematix_flow.backends.payloads.registry_clients import registry_of
-from ematix_flow.backends.payloads.registry_encoding import RegistryEncoder, RowWriter, cannot_write
 from ematix_flow.backends.payloads.writer_schema import choose_schema, fits_without_loss, target_record_name
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec
@@ -36,7 +36,7 @@ _AS_TEXT = ("numeric", "date", "timestamp", "json", "jsonb", "uuid")
 
 
 @dataclass(frozen=True)
-class ProtobufEncoder(RegistryEncoder):
+class ProtobufEncoder(RegisteredEncoder):
     """Encodes rows as Protobuf payloads. A worker needs no compiler either."""
 
     schema_id: SchemaId

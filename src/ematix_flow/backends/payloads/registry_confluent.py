@@ -11,7 +11,7 @@ from ematix_flow.backends.payloads.registry import AVRO, RegisteredSchema, Schem
 from ematix_flow.errors import CannotConnect, SchemaMismatch
 from ematix_flow.spec.connections.registries import SchemaRegistryConnection
 from ematix_flow.spec.connections.urls import mask_url
-from ematix_flow.spec.redaction import remember_secret
+from ematix_probe.redaction import remember_secret
 
 _MAX_SHOWN = 500
 _MAX_DEPTH = 32  # levels of references

@@ -1,17 +1,17 @@
-"""PostgreSQL's SQL dialect: type names, typed constants, and the values of results."""
+"""PostgreSQL's SQL dialect: names, typed constants, and the values of results."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
 import math
-import re
 import uuid
 from typing import Any
 
 from sqlglot import exp
 
-from ematix_flow.backends.postgres.result_types import exact_numeric
+from ematix_flow.backends.postgres import column_types
+from ematix_flow.backends.postgres.column_types import cast_name
 from ematix_flow.backends.postgres.row_hash import row_hash
 from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
@@ -21,44 +21,6 @@ from ematix_flow.strategies.sql import fill_template, identifier
 
 MAX_IDENTIFIER_BYTES = 63
 
-_NATIVE = {
-    "small_int": "SMALLINT",
-    "integer": "INTEGER",
-    "big_int": "BIGINT",
-    "float": "REAL",
-    "double": "DOUBLE PRECISION",
-    "boolean": "BOOLEAN",
-    "text": "TEXT",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP",
-    "timestamp_tz": "TIMESTAMPTZ",
-    "json": "JSON",
-    "jsonb": "JSONB",
-    "uuid": "UUID",
-    "bytes": "BYTEA",
-}
-# as format_type() writes them
-_CANONICAL = {
-    "smallint": "small_int",
-    "integer": "integer",
-    "bigint": "big_int",
-    "real": "float",
-    "double precision": "double",
-    "boolean": "boolean",
-    "text": "text",
-    "character varying": "text",
-    "varchar": "text",
-    "date": "date",
-    "timestamp without time zone": "timestamp",
-    "timestamp": "timestamp",
-    "timestamp with time zone": "timestamp_tz",
-    "timestamptz": "timestamp_tz",
-    "json": "json",
-    "jsonb": "jsonb",
-    "uuid": "uuid",
-    "bytea": "bytes",
-}
-_SIZED = re.compile(r"(character varying|varchar|numeric|decimal)\((\d+)(?:,\s*(-?\d+))?\)")
 _TEXTS = ("text", "string")
 
 
@@ -71,30 +33,16 @@ class PostgresDialect(SqlDialect):
         return exp.Table(this=identifier(name), db=identifier(schema) if schema else None)
 
     def native_type(self, data_type: DataType) -> str:
-        if data_type.kind == "string":
-            return f"VARCHAR({data_type.length})"
-        if data_type.kind == "numeric":
-            return f"NUMERIC({data_type.precision},{data_type.scale})"
-        return _NATIVE[data_type.kind]
+        return column_types.native_type(data_type)
 
     def canonical_type(self, native: str) -> DataType | None:
-        lowered = native.lower()
-        if lowered in _CANONICAL:
-            return DataType(_CANONICAL[lowered])
-        match = _SIZED.fullmatch(lowered)
-        if match is None:
-            return None
-        if match[1] in ("numeric", "decimal"):
-            precision, scale = int(match[2]), int(match[3] or 0)
-            # a scale below 0 or above the precision rounds or refuses values that a canonical type keeps
-            return exact_numeric(precision, scale) if 0 <= scale <= precision else None
-        return DataType("string", length=int(match[2]))
+        return column_types.canonical_type(native)
 
     def literal(self, value: Any, data_type: DataType) -> exp.Expr:
         kind = data_type.kind
         if value is None:
-            return exp.cast(exp.Null(), _cast_name(kind), dialect=self.name)
-        typed = exp.cast(exp.Literal.string(_literal_text(value, kind)), _cast_name(kind), dialect=self.name)
+            return exp.cast(exp.Null(), cast_name(kind), dialect=self.name)
+        typed = exp.cast(exp.Literal.string(_literal_text(value, kind)), cast_name(kind), dialect=self.name)
         # order text by code point, as every other system; the database's collation may differ
         return _by_code_point(typed) if kind in _TEXTS else typed
 
@@ -143,12 +91,6 @@ class PostgresDialect(SqlDialect):
 
 def _by_code_point(expression: exp.Expr) -> exp.Expr:
     return exp.Collate(this=expression, expression=identifier("C"))
-
-
-def _cast_name(kind: str) -> str:
-    if kind == "string":
-        return "TEXT"
-    return "NUMERIC" if kind == "numeric" else _NATIVE[kind]
 
 
 def _literal_text(value: Any, kind: str) -> str:

@@ -14,7 +14,9 @@ from ematix_flow.backends.postgres.failures import commit_failure, target_failur
 from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.backends.sql_servers.failures import UNCHANGED
 from ematix_flow.errors import TargetFailed
+from ematix_probe.sources.postgres_times import return_them_as_texts
 
+_SAMPLES = "ematix_samples"
 # PostgreSQL's default is for spinning disks: it would scan a whole table to find a hundredth of its keys
 _CHEAP_INDEXES_SQL = (
     "SELECT set_config('random_page_cost',"
@@ -37,6 +39,20 @@ class PostgresSession(SqlSession):
             return cursor.fetchall()
         except psycopg.Error as error:
             raise target_failure(error) from error
+
+    def fetch_samples(self, sql: str) -> list[tuple[Any, ...]]:
+        """In a transaction, whose savepoint also takes the setting back: it changes what a load writes."""
+        self._run(f"SAVEPOINT {_SAMPLES}", None)
+        try:
+            self._run("SET LOCAL extra_float_digits = 1", None)
+            with self.connection.cursor() as cursor:
+                return_them_as_texts(cursor.adapters)
+                return cursor.execute(sql.encode()).fetchall()
+        except (psycopg.Error, UnicodeError) as error:
+            raise target_failure(error) from error
+        finally:
+            self._run(f"ROLLBACK TO SAVEPOINT {_SAMPLES}", None)
+            self._run(f"RELEASE SAVEPOINT {_SAMPLES}", None)
 
     def begin(self) -> None:
         """One snapshot for the whole transaction, so that the counted rows are the inserted rows."""

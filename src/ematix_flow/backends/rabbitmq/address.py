@@ -17,7 +17,7 @@ from pika.exceptions import AMQPError
 from ematix_flow.backends.rabbitmq.failures import URL_FIELDS, cannot_connect
 from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
-from ematix_flow.spec.redaction import remember_secret
+from ematix_probe.redaction import remember_secret
 
 APPLICATION = "ematix-flow"
 HEARTBEAT = 20  # seconds after which each side considers the other dead

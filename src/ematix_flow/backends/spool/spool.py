@@ -36,7 +36,7 @@ from pathlib import Path
 
 from ematix_flow import fault_points
 from ematix_flow.backends.messages.base import LagUnit, Message, Receiver
-from ematix_flow.backends.spool.acknowledgements import Acknowledgements
+from ematix_flow.backends.spool.due_receipts import DueReceipts
 from ematix_flow.backends.spool.index import SpoolIndex, SpoolSegment, segment_number
 from ematix_flow.backends.spool.known_messages import KnownMessages, digest_of
 from ematix_flow.backends.spool.segment_writer import SegmentWriter
@@ -66,7 +66,7 @@ class Spool:
         self._failure: BaseException | None = None
         self._known_messages = KnownMessages()
         self._pending: dict[int, SpoolSegment] = {}
-        self._acknowledgements = Acknowledgements(self._known_messages)
+        self._due_receipts = DueReceipts(self._known_messages)
         self._segment_writer = SegmentWriter(MAX_ROWS, MAX_BYTES, 0.0)
         self._generation = 0
         self._source_is_drained: bool | None = False
@@ -229,7 +229,7 @@ class Spool:
         segment, row = earlier
         self._known_messages.record_redelivery(segment, row, self._generation, message.receipt)
         if segment.settled:
-            self._acknowledgements.add_redelivery(segment, row)
+            self._due_receipts.add_redelivery(segment, row)
         return True
 
     def _write_segment(self) -> None:
@@ -258,7 +258,7 @@ class Spool:
                 self._known_messages.drop_segment(segment)
             if outdated:
                 self._index.replace_digests({segment.number: None for segment in outdated})
-            self._acknowledgements.forget_old_rejections()
+            self._due_receipts.forget_old_rejections()
         if self._segment_writer.has_only_progress:
             self._write_segment()
 
@@ -279,17 +279,17 @@ class Spool:
                 self._index.settle(numbers)
             fault_points.point("spool.settled")
             now = time.monotonic()
-            self._acknowledgements.reject((_segment_number(segment), row) for segment, row in rejected)
+            self._due_receipts.reject((_segment_number(segment), row) for segment, row in rejected)
             for number in numbers:
                 del self._pending[number]
-                self._acknowledgements.settle(number, now)
+                self._due_receipts.settle(number, now)
             self._index.remove_settled(without=wanted)
         self._wake.set()
 
     def _acknowledge(self, receiver: Receiver) -> None:
         with self._lock:
             generation = receiver.generation
-            batch = self._acknowledgements.take(generation)
+            batch = self._due_receipts.take(generation)
         if batch.is_empty:
             return
         is_confirmed = all(
@@ -301,7 +301,7 @@ class Spool:
         fault_points.point("spool.acknowledged")
         if is_confirmed and receiver.generation == generation:
             with self._lock:
-                self._index.replace_digests(self._acknowledgements.forget(batch.rows))
+                self._index.replace_digests(self._due_receipts.forget(batch.rows))
 
     # -------------------------------------------------------------- state
 

@@ -1,12 +1,18 @@
-"""The ledger and the watermarks: the two tables that a target keeps next to the data, and their SQL."""
+"""The ledger and the watermarks: the two tables that a target keeps next to the data, and their SQL.
+
+`RelationalTarget.change_table` creates them, before the first load. MySQL has its own statements for that, in
+`mysql.create_table`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from ematix_flow.backends.sql.session import SqlDialect
+from ematix_flow.backends.base import TableChange
+from ematix_flow.backends.sql.create_table import create_table_sql
+from ematix_flow.backends.sql.session import SqlDialect, SqlSession
 from ematix_flow.errors import NameRefused
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -47,6 +53,18 @@ WATERMARKS = TableSpec(
         ColumnSpec("updated_at", TIMESTAMP),
     ),
 )
+
+
+def create_control_tables(
+    dialect: SqlDialect,
+    session: SqlSession,
+    schema_changes: Callable[[SqlSession, TableSpec], Sequence[TableChange]],
+) -> None:
+    """Create the ledger, the watermarks and their schema, which ``schema_changes`` finds, where missing."""
+    for control in (LEDGER, WATERMARKS):
+        for change in schema_changes(session, control):
+            session.execute(change.sql)
+        session.execute(create_table_sql(dialect, control))
 
 
 def refuse_control_table(dialect: SqlDialect, table: TableSpec) -> None:

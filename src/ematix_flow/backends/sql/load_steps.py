@@ -10,15 +10,16 @@ from sqlglot import exp
 from ematix_flow.backends.base import Load, LoadResult
 from ematix_flow.backends.sql.session import SqlDialect, SqlSession
 from ematix_flow.errors import RowRejected, TargetFailed
+from ematix_flow.spec.expectations import ExpectationResult
 from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies import append, change_events, change_versions, merge, scd2, truncate
+from ematix_flow.strategies.load_guard import LoadGuard
+from ematix_flow.strategies.shrink_limit import ShrinkLimit, check_shrink
 from ematix_flow.strategies.sql import (
     IncomingRows,
-    LoadGuard,
     RowTally,
-    ShrinkLimit,
     StrategyDialect,
     StrategyStep,
     column,
@@ -56,15 +57,20 @@ def count_incoming(
     latest = dialect.as_fetchable(exp.Max(this=dialect.comparable(mark.copy(), data_type)), data_type)
     query = exp.select(exp.Count(this=exp.Star()), exp.Count(this=mark), latest).from_(rows)
     total, marked, highest = session.fetch(dialect.render(query))[0]
-    if marked != total:
-        raise RowRejected(
-            f"{total - marked:,} of {total:,} rows have no watermark in column {load.plan.range.column!r}",
-            state=f"{load.table.label} is unchanged",
-            next_step="filter these rows out in the source SQL, or choose a column that is never null",
-        )
+    require_watermarks(load, total, total - marked)
     if highest is None:
         return 0, None
     return int(total), Watermark(load.plan.range.column, data_type, dialect.to_python(highest, data_type))
+
+
+def require_watermarks(load: Load, rows: int, nulls: int) -> None:
+    """Refuse an incremental load with rows that have no watermark."""
+    if nulls and load.plan.range is not None:
+        raise RowRejected(
+            f"{nulls:,} of {rows:,} rows have no watermark in column {load.plan.range.column!r}",
+            state=f"{load.table.label} is unchanged",
+            next_step="filter these rows out in the source SQL, or choose a column that is never null",
+        )
 
 
 def count_tally(
@@ -120,12 +126,14 @@ def require_all_staged_rows(load: Load, rows: int, staged: int | None) -> None:
         )
 
 
-def refuse_shrink(load: Load, counts: dict[str, int]) -> None:
+def refuse_shrink(load: Load, counts: dict[str, int], results: Sequence[ExpectationResult] = ()) -> None:
+    """``results`` are those of the rows' expectations."""
     if load.plan.mode == "truncate":
-        truncate.check_shrink(
+        check_shrink(
             load.table.label,
             counts["delete"],
             counts["insert"],
             max_shrink=load.plan.max_shrink,
             allow_empty=load.plan.allow_empty,
+            set_aside={each.rule: each.quarantined for each in results},
         )

@@ -19,9 +19,7 @@ from ematix_flow.backends.sql.control_tables import (
     select_control_sql,
 )
 from ematix_flow.backends.sql.database import SqlDatabase
-from ematix_flow.backends.sql.gate import CheckedRows
-from ematix_flow.backends.sql.gate_checks import GateChecks, RulesRefused
-from ematix_flow.backends.sql.kept_quarantine import are_in_quarantine
+from ematix_flow.backends.sql.expectation_gate import ExpectationGate, RulesRefused
 from ematix_flow.backends.sql.load_steps import (
     STRATEGIES,
     WORK_TABLES,
@@ -42,20 +40,23 @@ from ematix_flow.backends.sql.quarantine import (
     mark_quarantined,
     select_quarantined,
 )
-from ematix_flow.backends.sql.session import SqlDialect, SqlSession, transaction
+from ematix_flow.backends.sql.rule_checks import CheckedRows
+from ematix_flow.backends.sql.session import SamplesRefused, SqlDialect, SqlSession, transaction
 from ematix_flow.backends.sql.table_plans import remaining_changes
+from ematix_flow.backends.sql.unchanged_quarantine import are_in_quarantine
 from ematix_flow.backends.stores.ledger_records import entry_to_columns, new_ledger_entry
 from ematix_flow.errors import FlowError, PlanError
 from ematix_flow.spec.expectations import POSITION
 from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.load_guard import LoadGuard
 from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.sql import (
-    LoadGuard,
     RowTally,
     StrategyStep,
     column,
     insert_into,
+    subquery,
 )
 
 
@@ -76,8 +77,8 @@ def create_work_tables(
     gate = load.plan.gate
     if computed and (wanted or load.plan.range is not None or gate is not None or replayed):
         wanted[BATCH_TABLE] = batch_table(load.table, replayed)
-    if gate is not None and gate.quarantine is not None:
-        wanted[GATED_TABLE] = gated_table(load.table, replayed)
+    if gate is not None and gate.sets_aside:
+        wanted[GATED_TABLE] = gated_table(load.table, replayed, load.plan.names_messages)
         if load.plan.stages_older and not replayed:
             wanted[OLDER_TABLE] = older_table(load.table)
     made: dict[str, exp.Table] = {}
@@ -93,7 +94,7 @@ def create_work_tables(
 
 def apply_load(database: SqlDatabase, session: SqlSession, load: Load, rows: LoadRows) -> LoadResult:
     """Apply the load in one transaction: table changes, rows, ledger row and watermark."""
-    staged, replayed, with_older = None, None, None
+    staged, replayed, with_older, with_messages = None, None, None, None
     if isinstance(rows, SameDatabaseRows):
         select = database.computed_select(session, rows.sql, load.table)
     elif isinstance(rows, QuarantinedRows):
@@ -103,23 +104,30 @@ def apply_load(database: SqlDatabase, session: SqlSession, load: Load, rows: Loa
         select = database.staged_select(session, rows, load.plan.staged)
         if load.plan.stages_older:
             with_older, select = select, newest_rows(load.table, select)
+        if load.plan.names_messages:
+            names = [column(name, "s") for name in load.table.column_names]
+            with_messages, select = select, exp.select(*names).from_(subquery(select, "s"))
     with create_work_tables(database, session, load, staged is None, replayed is not None) as work:
         load_transaction = LoadTransaction(
-            database, session, load, select, staged, work, replayed, with_older
+            database, session, load, select, staged, work, replayed, with_older, with_messages
         )
         try:
-            if load.dry_run:
-                return load_transaction.dry_run()
-            return _run_transaction(database, session, load, load_transaction)
+            try:
+                return _run_transaction(database, session, load, load_transaction)
+            except SamplesRefused:  # all is rolled back
+                again = replace(load_transaction, with_samples=False)
+                return _run_transaction(database, session, load, again)
         except RulesRefused as refused:
             cause = refused.error
-            found = load_transaction.gate_checks.diagnose(cause)
+            found = load_transaction.expectation_gate.diagnose(cause)
             raise found from (cause.__cause__ if found is cause else cause)
 
 
 def _run_transaction(
     database: SqlDatabase, session: SqlSession, load: Load, load_transaction: LoadTransaction
 ) -> LoadResult:
+    if load.dry_run:
+        return load_transaction.dry_run()
     if not database.transactional_ddl:
         _make_changes(database, session, load)
     with transaction(session):
@@ -153,6 +161,8 @@ class LoadTransaction:
     """One load on one open session. ``select`` yields its rows; ``staged`` is how many tasks have staged.
 
     ``with_older`` yields all staged rows, if ``select`` has only the newest row of each key.
+    ``with_messages`` yields the rows with the message that each comes from. ``with_samples``: whether the
+    gate reads failing rows to show them.
     """
 
     database: SqlDatabase
@@ -163,6 +173,8 @@ class LoadTransaction:
     work: Mapping[str, exp.Table]
     replayed: QuarantinedRows | None = None
     with_older: exp.Expr | None = None
+    with_messages: exp.Expr | None = None
+    with_samples: bool = True
 
     @property
     def dialect(self) -> SqlDialect:
@@ -183,7 +195,7 @@ class LoadTransaction:
                 return LoadResult(RowCounts(read=rows_in), duplicate=True)
             if database.transactional_ddl:
                 database.make_planned_changes(session, load)
-            checked = self.gate_checks.check(select)
+            checked = self.expectation_gate.check(select)
             rows_in += checked.older
             if not self._table_is_as_planned():
                 inserted = rows_in - checked.quarantined
@@ -191,7 +203,7 @@ class LoadTransaction:
                     RowCounts(read=rows_in, inserted=inserted), high, expectations=checked.results
                 )
             counts = self._run_steps(self._strategy_steps(checked.select), rows_in - checked.quarantined)
-            refuse_shrink(load, counts)
+            refuse_shrink(load, counts, checked.results)
             session.check_deferred_constraints()
         finally:
             session.rollback()
@@ -272,20 +284,20 @@ class LoadTransaction:
             require_unmoved_watermark(load, current)
         if self._ledger_holds(key):
             return LoadResult(RowCounts(read=rows_in), duplicate=True)
-        checked = self.gate_checks.check(select)
+        checked = self.expectation_gate.check(select)
         rows_in += checked.older
         counts = self._run_steps(self._strategy_steps(checked.select), rows_in - checked.quarantined)
         if not counted and self.staged is None:
             rows_in = counts["insert"]  # the query ran once, so the rows written are the rows read
         elif not counted and counts["insert"] != self.staged:  # a trigger, or incomplete staging
             require_all_staged_rows(load, self._count_incoming(select)[0], self.staged)
-        refuse_shrink(load, counts)
+        refuse_shrink(load, counts, checked.results)
         applied = self._result(checked, rows_in, counts, high)
         idle = made_no_progress(load.plan.range, applied)
         if idle and self._are_in_quarantine(checked):
             kept = tuple(replace(each, quarantined=0) for each in checked.results)
             return replace(applied, expectations=kept)
-        self.gate_checks.set_aside(select, checked, high)
+        self.expectation_gate.set_aside(select, checked, high)
         fault_points.point("apply.rows_written")
         if not idle:
             self._record_batch(key, applied)
@@ -296,10 +308,18 @@ class LoadTransaction:
         return gated is not None and are_in_quarantine(self.session, self.dialect, self.load, checked, gated)
 
     @property
-    def gate_checks(self) -> GateChecks:
+    def expectation_gate(self) -> ExpectationGate:
         replayed = self.replayed is not None
-        return GateChecks(
-            self.database, self.session, self.load, self.select, self.work, replayed, self.with_older
+        return ExpectationGate(
+            self.database,
+            self.session,
+            self.load,
+            self.select,
+            self.work,
+            replayed,
+            self.with_older,
+            self.with_messages,
+            self.with_samples,
         )
 
     def _result(

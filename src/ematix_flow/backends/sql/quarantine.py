@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from ematix_flow.backends.base import Load, QuarantinedRows, QuarantineFilter
-from ematix_flow.backends.sql.gate import Reference
+from ematix_flow.backends.sql.rule_checks import Reference
 from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.spec.expectations import (
     POSITION,
@@ -24,7 +24,7 @@ from ematix_flow.spec.expectations import (
     RULE,
     Gate,
 )
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.tables import MESSAGE, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.sql import column, identifier, insert_into, subquery
@@ -42,10 +42,11 @@ def batch_table(table: TableSpec, replayed: bool) -> TableSpec:
     return TableSpec(None, BATCH_TABLE, _nullable_columns(table, replayed))
 
 
-def gated_table(table: TableSpec, replayed: bool) -> TableSpec:
+def gated_table(table: TableSpec, replayed: bool, names_messages: bool = False) -> TableSpec:
     """The work table of a load whose rows may be set aside."""
-    rule = ColumnSpec(RULE, _TEXT, nullable=True)
-    return TableSpec(None, GATED_TABLE, (*_nullable_columns(table, replayed), rule))
+    added = (MESSAGE, RULE) if names_messages else (RULE,)
+    texts = tuple(ColumnSpec(name, _TEXT, nullable=True) for name in added)
+    return TableSpec(None, GATED_TABLE, (*_nullable_columns(table, replayed), *texts))
 
 
 def _nullable_columns(table: TableSpec, replayed: bool) -> tuple[ColumnSpec, ...]:
@@ -89,6 +90,23 @@ def fill_gated(
 def passing_select(table: TableSpec, gated: exp.Table) -> exp.Select:
     rule_is_null = exp.Is(this=column(RULE), expression=exp.Null())
     return exp.select(*[column(n) for n in table.column_names]).from_(gated.copy()).where(rule_is_null)
+
+
+def failing_messages(gated: exp.Table, limit: int) -> exp.Select:
+    """The messages of rows that fail, each with its rule."""
+    failed = exp.not_(exp.Is(this=column(RULE), expression=exp.Null()))
+    return exp.select(column(MESSAGE), column(RULE)).from_(gated.copy()).where(failed).limit(limit)
+
+
+def fail_messages(messages: Sequence[str], rule: str, gated: exp.Table, dialect: SqlDialect) -> exp.Update:
+    """UPDATE that makes the rows of these messages fail the rule."""
+    return exp.Update(
+        this=gated.copy(),
+        expressions=[exp.EQ(this=column(RULE), expression=dialect.literal(rule, _TEXT))],
+        where=exp.Where(
+            this=exp.In(this=column(MESSAGE), expressions=[dialect.literal(each, _TEXT) for each in messages])
+        ),
+    )
 
 
 def failing_counts(gated: exp.Table) -> exp.Select:

@@ -123,6 +123,10 @@ def _quote(dialect: str, name: str) -> str:
     return identifier(name).sql(dialect=dialect)
 
 
+class SamplesRefused(Exception):
+    """The database refused a statement of samples, and the transaction is of no use any more."""
+
+
 class SqlSession(ABC):
     """One open connection with explicit transactions. It raises FlowErrors, never a driver's errors."""
 
@@ -132,6 +136,13 @@ class SqlSession(ABC):
 
     @abstractmethod
     def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
+
+    def fetch_samples(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows for people, of which a value that Python does not hold is a text.
+
+        A refused statement leaves the transaction as it is; SamplesRefused where the database ends it.
+        """
+        return self.fetch(sql)
 
     @abstractmethod
     def begin(self) -> None: ...

@@ -25,11 +25,11 @@ from ematix_flow.backends.sql.control_tables import (
     LEDGER,
     TIMESTAMP,
     WATERMARKS,
+    create_control_tables,
     delete_old_batches_sql,
     refuse_control_table,
     select_control_sql,
 )
-from ematix_flow.backends.sql.create_table import create_table_sql
 from ematix_flow.backends.sql.database import SqlDatabase
 from ematix_flow.backends.sql.load_transaction import apply_load, is_committed
 from ematix_flow.backends.sql.quarantine_reads import (
@@ -63,10 +63,7 @@ class RelationalTarget(SqlDatabase, GatedTarget):
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Make the changes and create the control tables, in one transaction."""
         with self.session() as session, transaction(session):
-            for control in (LEDGER, WATERMARKS):
-                for change in self.schema_changes(session, control):
-                    session.execute(change.sql)
-                session.execute(create_table_sql(self.dialect, control))
+            create_control_tables(self.dialect, session, self.schema_changes)
             for change in plan.changes:
                 session.execute(change.sql)
 

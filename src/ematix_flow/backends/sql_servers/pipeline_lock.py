@@ -16,6 +16,7 @@ from ematix_flow.backends.sql_servers.lock_session import LockSession, S
 from ematix_flow.errors import FlowError, PipelineLocked
 
 _ENDING_SECONDS = 10  # the server takes at most this long to end a session
+_CLOSING_SECONDS = 1  # and this long to notice that a run which failed a moment ago has closed its session
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,10 @@ class ServerLock(ABC):
 @contextmanager
 def hold_lock(lock: ServerLock, session: S, pipeline: str, target: str) -> Iterator[LockSession[S]]:
     """Hold the lock. It yields the session that holds it, so that the load commits in that session."""
-    if not lock.take() and not (lock.end_dead_holder() and lock.take(_ENDING_SECONDS)):
-        raise _locked_error(lock.holder(), pipeline, target)
+    if not lock.take():
+        wait_seconds = _ENDING_SECONDS if lock.end_dead_holder() else _CLOSING_SECONDS
+        if not lock.take(wait_seconds):
+            raise _locked_error(lock.holder(), pipeline, target)
     lock.set_lease(lock_session.LEASE_SECONDS)
     held = LockSession(session)
     with lock.record_owner(), held.keep_alive(lambda: session.fetch("SELECT 1")):

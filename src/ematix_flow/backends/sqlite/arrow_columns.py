@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.arrow.batch_casts import row_rejection
 from ematix_flow.backends.sqlite.arrow_buffers import decimal_column, infer_column, numpy_view
-from ematix_flow.backends.sqlite.types import EXACT_DIGITS, is_exact_number
+from ematix_flow.backends.sqlite.column_types import EXACT_DIGITS, is_exact_number
 from ematix_flow.backends.sqlite.values import UnfitSQLiteValue, parse_value
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 

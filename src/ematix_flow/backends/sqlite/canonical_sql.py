@@ -11,7 +11,7 @@ import json
 
 from sqlglot import exp
 
-from ematix_flow.backends.sqlite.types import is_exact_number
+from ematix_flow.backends.sqlite.column_types import is_exact_number
 from ematix_flow.backends.sqlite.value_function import FUNCTION
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.strategies.sql import fill_template

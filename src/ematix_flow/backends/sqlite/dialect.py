@@ -1,4 +1,4 @@
-"""SQLite's SQL dialect: names, types, typed constants, and CHECKs for limits that SQLite ignores."""
+"""SQLite's SQL dialect: names, typed constants, and CHECKs for limits that SQLite ignores."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_flow.backends.sql.session import SqlDialect
-from ematix_flow.backends.sqlite import types
+from ematix_flow.backends.sqlite import column_types
 from ematix_flow.backends.sqlite.canonical_sql import canonical_value
+from ematix_flow.backends.sqlite.column_types import EXACT_DIGITS, is_exact_number
 from ematix_flow.backends.sqlite.scd2_functions import row_hash_call, shifted_call
 from ematix_flow.backends.sqlite.values import parse_value, to_stored
 from ematix_flow.errors import Unsupported
@@ -38,13 +39,13 @@ class SQLiteDialect(SqlDialect):
         return exp.Table(this=identifier(table_name(schema, name)), db=identifier("main"))
 
     def native_type(self, data_type: DataType) -> str:
-        return types.native_type(data_type)
+        return column_types.native_type(data_type)
 
     def canonical_type(self, native: str) -> DataType | None:
-        return types.canonical_type(native)
+        return column_types.canonical_type(native)
 
     def can_hold(self, declared: DataType, live: DataType, native: str | None) -> bool:
-        return types.holds(declared, types.native_type(live) if native is None else native)
+        return column_types.holds(declared, column_types.native_type(live) if native is None else native)
 
     def literal(self, value: Any, data_type: DataType) -> exp.Expr:
         if value is None:
@@ -134,10 +135,10 @@ class SQLiteDialect(SqlDialect):
 
 def require_orderable_type(data_type: DataType) -> None:
     """Refuse a long Numeric: it is stored as text, which does not sort as numbers."""
-    if data_type.kind == "numeric" and not types.is_exact_number(data_type):
+    if data_type.kind == "numeric" and not is_exact_number(data_type):
         raise Unsupported(
             f"SQLite keeps {data_type} as text, which it cannot order as numbers",
-            next_step=f"declare at most {types.EXACT_DIGITS} digits, or choose another watermark column",
+            next_step=f"declare at most {EXACT_DIGITS} digits, or choose another watermark column",
         )
 
 

@@ -33,6 +33,14 @@ class SQLiteSession(SqlSession):
         with self._translate_errors(), closing(self.connection.execute(sql, dict(params or {}))) as cursor:
             return cursor.fetchall()
 
+    def fetch_samples(self, sql: str) -> list[tuple[Any, ...]]:
+        """Bytes of a text that are not UTF-8 become U+FFFD."""
+        before, self.connection.text_factory = self.connection.text_factory, _read_text
+        try:
+            return self.fetch(sql)
+        finally:
+            self.connection.text_factory = before
+
     def begin(self) -> None:
         self.execute("BEGIN IMMEDIATE")
 
@@ -53,6 +61,10 @@ class SQLiteSession(SqlSession):
             yield
         except sqlite3.Error as error:
             raise target_error(error, self.file, self.failures) from error
+
+
+def _read_text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from sqlglot import exp
 from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery
 from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.backends.split import Split
+from ematix_flow.backends.sqlite.column_types import affinity, is_exact_number
 from ematix_flow.backends.sqlite.connection import source_connection
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
 from ematix_flow.backends.sqlite.split import SQLiteSplit, describe_query, translate_source_errors
-from ematix_flow.backends.sqlite.types import affinity, is_exact_number
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.spec.watermarks import Watermark

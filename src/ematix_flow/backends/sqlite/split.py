@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.backends.base import SourceColumn
 from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.backends.sqlite.arrow_columns import to_arrow
+from ematix_flow.backends.sqlite.column_types import source_type
 from ematix_flow.backends.sqlite.connection import source_connection, source_error
 from ematix_flow.backends.sqlite.garbage_collection import pause_garbage_collection
-from ematix_flow.backends.sqlite.types import source_type
 from ematix_flow.errors import FlowError, RowRejected
 from ematix_flow.spec.types import DataType
 

@@ -16,8 +16,8 @@ from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.embedded.database_file import UNCHANGED
 from ematix_flow.backends.embedded.staging_folders import FolderStaging, part_file
 from ematix_flow.backends.sqlite.arrow_columns import from_arrow
+from ematix_flow.backends.sqlite.column_types import native_type
 from ematix_flow.backends.sqlite.garbage_collection import pause_garbage_collection
-from ematix_flow.backends.sqlite.types import native_type
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.types import DataType
 

@@ -22,11 +22,11 @@ from ematix_flow.backends.sql.table_diff import TableDiff
 from ematix_flow.backends.sql.table_names import ascii_lower, require_distinct_names
 from ematix_flow.backends.sqlite.alterations import checked_types, plan_alterations
 from ematix_flow.backends.sqlite.arrow_columns import UnstorableValueCheck
+from ematix_flow.backends.sqlite.column_types import canonical_type
 from ematix_flow.backends.sqlite.connection import target_error
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect, require_orderable_type, table_name
 from ematix_flow.backends.sqlite.session import SQLiteSession, open_read_session, open_write_session
 from ematix_flow.backends.sqlite.staging import TABLE, SQLiteStaging, part_table_sql
-from ematix_flow.backends.sqlite.types import canonical_type
 from ematix_flow.backends.sqlite.values import to_stored
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec

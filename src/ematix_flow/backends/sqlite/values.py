@@ -12,7 +12,7 @@ import re
 import uuid
 from typing import Any
 
-from ematix_flow.backends.sqlite.types import is_exact_number
+from ematix_flow.backends.sqlite.column_types import is_exact_number
 from ematix_flow.spec.types import INTEGER_BITS, MAX_PRECISION, DataType
 
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")

@@ -1,4 +1,4 @@
-"""Opens run logs and slots by URL: a file, this process's memory, database tables, objects of a bucket.
+"""Opens run logs, slots and actions by URL: a file, this process's memory, tables, objects of a bucket.
 
 The run log must never stop a run: a log that cannot be opened is one warning. For reading it, and for
 scheduling by its slots, it is an error.
@@ -21,9 +21,13 @@ from ematix_flow.spec.connections import (
     mask_url,
 )
 from ematix_flow.state import local_stores
-from ematix_flow.state.local_stores import open_slots_file
+from ematix_flow.state.actions.base import ActionStore
+from ematix_flow.state.actions.sql import SqlActionStore
+from ematix_flow.state.local_stores import open_actions_file, open_samples_file, open_slots_file
 from ematix_flow.state.runlog.base import URL_VARIABLE, NullRunLog, RunLog, run_log_location, warn_once
 from ematix_flow.state.runlog.sql import SqlRunLog
+from ematix_flow.state.samples.base import NullSampleStore, SampleStore
+from ematix_flow.state.samples.sql import SqlSampleStore
 from ematix_flow.state.slots.base import SlotStore
 from ematix_flow.state.slots.sql import SqlSlotStore
 from ematix_flow.state.sql.failures import RUN_LOG
@@ -117,6 +121,40 @@ def open_slots(
         return ObjectSlotStore(open_object_store(given), read_only=read_only)
     return sql_tables(given, keep_open=keep_open, read_only=read_only).open_store(
         SqlSlotStore, read_only=read_only
+    )
+
+
+def open_actions(
+    url: str | None = None, *, env: Mapping[str, str], keep_open: bool = False, read_only: bool = False
+) -> ActionStore:
+    """The actions and holds next to the run log, as `open_slots` opens its slots."""
+    given = url or env.get(URL_VARIABLE)
+    if given is None or not is_server(given):
+        return open_actions_file(run_log_location(url, env), read_only=read_only)
+    if _is_object_store(given):
+        from ematix_flow.backends.stores.object_urls import open_object_store
+        from ematix_flow.state.actions.objects import ObjectActionStore
+
+        return ObjectActionStore(open_object_store(given), read_only=read_only)
+    return sql_tables(given, keep_open=keep_open, read_only=read_only).open_store(
+        SqlActionStore, read_only=read_only
+    )
+
+
+def open_samples(
+    url: str | None = None, *, env: Mapping[str, str], keep_open: bool = False, read_only: bool = False
+) -> SampleStore:
+    """The samples of streams next to the run log, as `open_slots` opens its slots.
+
+    A run log in a bucket has no samples: each would be an object that is written once and rarely read.
+    """
+    given = url or env.get(URL_VARIABLE)
+    if given is None or not is_server(given):
+        return open_samples_file(run_log_location(url, env), read_only=read_only)
+    if _is_object_store(given):
+        return NullSampleStore(mask_url(given))
+    return sql_tables(given, keep_open=keep_open, read_only=read_only).open_store(
+        SqlSampleStore, read_only=read_only
     )
 
 

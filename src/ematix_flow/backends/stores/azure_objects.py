@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ematix_flow.errors import CannotConnect, ConfigError
-from ematix_flow.spec.redaction import remember_secret
 from ematix_flow.state.object_store import ObjectStore
+from ematix_probe.redaction import remember_secret
 
 _RETRIES = 2
 

@@ -7,11 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import IO, ClassVar
 
 
 class Store(ABC):
     """A root with tables below it. Tasks write staging through it, so it is picklable and holds no open
     handle."""
+
+    locks_expire: ClassVar[bool] = False  # whether a process that is only slow may lose a lock
 
     @abstractmethod
     def uri(self, path: str) -> str:
@@ -33,13 +36,25 @@ class Store(ABC):
         time may be missing.
         """
 
+    def has_file(self, path: str) -> bool:
+        """Whether there is a file at this path."""
+        folder, _, name = path.rpartition("/")
+        return name in self.names(folder)
+
     @abstractmethod
     def read(self, path: str) -> str:
         """The text of a small file; FileNotFoundError if it does not exist."""
 
     @abstractmethod
-    def create(self, path: str, text: str) -> None:
-        """Write a small file atomically and durably; FileExistsError if it already exists."""
+    def open(self, path: str) -> IO[bytes]:
+        """Open a seekable file for reading; FileNotFoundError if it does not exist."""
+
+    @abstractmethod
+    def create(self, path: str, text: str, *, durable: bool = True) -> None:
+        """Write a small file atomically; FileExistsError if it already exists.
+
+        Without ``durable`` a loss of power may lose it, until another file of its folder is durable.
+        """
 
     @abstractmethod
     def upload(self, local: Path, path: str) -> None:

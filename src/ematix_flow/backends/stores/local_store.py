@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from filelock import FileLock
 
@@ -65,22 +66,30 @@ class LocalStore(Store):
                     continue
                 yield path.relative_to(top).as_posix(), size
 
+    def has_file(self, path: str) -> bool:
+        return self._path(path).is_file()
+
     def read(self, path: str) -> str:
         return self._path(path).read_text(encoding="utf-8")
 
-    def create(self, path: str, text: str) -> None:
+    def open(self, path: str) -> IO[bytes]:
+        return self._path(path).open("rb")
+
+    def create(self, path: str, text: str, *, durable: bool = True) -> None:
         place = self._path(path)
         self._make_folder(path.rpartition("/")[0])
         aside = place.with_name(f".{uuid.uuid4().hex}")
         try:
             with open_private(aside, "x") as file:
                 file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.link(aside, place)
         finally:
             aside.unlink(missing_ok=True)
-        flush_to_disk(place.parent)
+        if durable:
+            flush_to_disk(place.parent)
 
     def upload(self, local: Path, path: str) -> None:
         place = self._path(path)

@@ -8,9 +8,9 @@ from urllib.parse import unquote
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.connections.lakes import DeltaS3Connection, S3Connection
 from ematix_flow.spec.connections.urls import UrlPieces, mask_url, split_url
-from ematix_flow.spec.redaction import remember_secret
 from ematix_flow.state.object_store import ObjectStore
 from ematix_flow.state.store_urls import parse_flag, split_options
+from ematix_probe.redaction import remember_secret
 
 _S3_OPTIONS = (
     *("region", "endpoint", "profile", "path_style", "verify_tls", "ca_cert_path", "anonymous"),

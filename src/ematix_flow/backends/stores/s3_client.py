@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ematix_flow.aws.sessions import aws_session
 from ematix_flow.spec.connections.lakes import S3Connection
-from ematix_flow.spec.redaction import remember_secret
+from ematix_probe.redaction import remember_secret
 
 if TYPE_CHECKING:
     import boto3

@@ -66,6 +66,8 @@ class S3Object:
 class S3Store(Store):
     """The store holds no client: each process that unpickles it creates its own."""
 
+    locks_expire = True
+
     connection: S3Connection
 
     def __post_init__(self) -> None:
@@ -128,6 +130,13 @@ class S3Store(Store):
                 return S3Object(path, entry["Size"], entry["ETag"], entry["LastModified"])
         raise FileNotFoundError(self.uri(path))
 
+    def has_file(self, path: str) -> bool:
+        try:
+            self.object_at(path)
+        except FileNotFoundError:
+            return False
+        return True
+
     def parent_store(self) -> tuple[S3Store, str] | None:
         """The store of the folder above the root, and the root's name in it; None for a whole bucket."""
         folder, _, name = self.root.rpartition("/")
@@ -164,12 +173,11 @@ class S3Store(Store):
         return content.decode("utf-8")
 
     def open(self, path: str, buffer: int = 1 << 20) -> io.BufferedReader:
-        """Open a seekable file; FileNotFoundError if it does not exist."""
         return io.BufferedReader(S3File(self.connection, self.key(path)), buffer)
 
     # -------------------------------------------------------------- writing
 
-    def create(self, path: str, text: str) -> None:
+    def create(self, path: str, text: str, *, durable: bool = True) -> None:
         self.require_conditional_writes()
         with translate_errors(self.connection, f"to write {self.uri(path)}"):
             self._create(self.key(path), text.encode())

@@ -1,7 +1,7 @@
 """The executor: carries out the stages of a target's plan.
 
-It makes no decisions: the plan says what to do, and the target knows how to commit. `fanout` handles several
-targets with one read.
+It makes no decisions: the plan says what to do, and the target knows how to commit. `several_targets` loads
+more than one target from one read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from ematix_flow.engine.execution import spark_tasks
 from ematix_flow.engine.execution.progress import watch_progress
 from ematix_flow.engine.execution.source_frames import source_frame
 from ematix_flow.engine.planning.source_reader import source_reader
-from ematix_flow.observe.listener import Listener, Progress
+from ematix_flow.errors import SourceFailed
+from ematix_flow.observe.listener import START_SPARK, Listener, Progress
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.results import TargetResult
 from ematix_flow.plan.stages import CopyRows, PrepareControlTables, Stage, TargetPlan, TransformRows
@@ -101,8 +102,7 @@ class TargetRun:
 
     def copy_rows(self, stage: CopyRows) -> None:
         spark = self.spark()
-        source = open_source(self.plan, self.connections)
-        assert isinstance(source, BatchSource)
+        source = open_batches(self.plan, self.connections)
         wanted, staged = {c.name: c.type for c in self.table.columns}, self.load.plan.staged
         with (
             self.time_stage("copy"),
@@ -146,7 +146,7 @@ class TargetRun:
     # ------------------------------------------------------------------
 
     def spark(self) -> SparkSession:
-        with self.time_stage("start Spark"):
+        with self.time_stage(START_SPARK):
             return self.connections.spark()
 
     def report_progress(self, progress: Progress) -> None:
@@ -188,6 +188,18 @@ class TargetRun:
 
 def open_source(plan: Plan, connections: Connections) -> BatchSource | SparkSource:
     return source_reader(plan.pipeline, connections)
+
+
+def open_batches(plan: Plan, connections: Connections) -> BatchSource:
+    """The source of a plan that copies rows without Spark's readers."""
+    source = open_source(plan, connections)
+    batches = source.as_batches(plan.source_sql) if isinstance(source, SparkSource) else source
+    if batches is None:
+        raise SourceFailed(
+            f"the files of {plan.source_connection} have changed since this run was planned",
+            next_step="run it again",
+        )
+    return batches
 
 
 def build_load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery, SparkSource
 from ematix_flow.backends.spark_sql.session_settings import session_settings
 from ematix_flow.engine.execution import spark_tasks
-from ematix_flow.plan.spark_types import schema_ddl
+from ematix_flow.engine.spark.column_types import schema_ddl
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
@@ -85,7 +85,7 @@ def filter_range(frame: DataFrame, source_range: SourceRange | None) -> DataFram
         return frame
     from pyspark.sql import functions as F
 
-    from ematix_flow.plan.spark_types import to_spark
+    from ematix_flow.engine.spark.column_types import to_spark
 
     mark = F.col(f"`{source_range.column.replace('`', '``')}`")
     bounds = [bound for bound in (source_range.low, source_range.high) if bound is not None]

@@ -12,7 +12,7 @@ import struct
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import errors, fault_points
@@ -194,7 +194,7 @@ def _write_and_answer(
 
 def encode_outcome(outcome: StagedPart | BaseException) -> dict[str, Any]:
     if isinstance(outcome, StagedPart):
-        return {"part": outcome.part, "rows": outcome.rows, "bytes": outcome.bytes}
+        return asdict(outcome)
     if isinstance(outcome, WriterStopped):
         return {"stopped": str(outcome)}
     if isinstance(outcome, errors.FlowError):

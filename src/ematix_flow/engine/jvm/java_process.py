@@ -1,4 +1,4 @@
-"""Spark's Java process: its options, its log file, its start and its end.
+"""Spark's Java process: its command, its log file, its start and its end. Its options: see `java_options`.
 
 Starting Java directly saves the scripts and the second Java process of Spark's launcher. Java ends when its
 standard input closes. It watches its input only after it has started, so the kernel also ends it with this
@@ -21,37 +21,8 @@ from ematix_flow.engine.jvm.java_runtime import JavaRuntime
 from ematix_flow.engine.jvm.parent_death import BoundChild
 from ematix_flow.errors import EngineError, SparkFailed
 
-LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 START_SECONDS = 120
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
-
-# The options of Spark's launcher, without the incubator module that only MLlib uses.
-_OPENED_PACKAGES = (
-    "java.base/java.lang",
-    "java.base/java.lang.invoke",
-    "java.base/java.lang.reflect",
-    "java.base/java.io",
-    "java.base/java.net",
-    "java.base/java.nio",
-    "java.base/java.util",
-    "java.base/java.util.concurrent",
-    "java.base/java.util.concurrent.atomic",
-    "java.base/jdk.internal.ref",
-    "java.base/sun.nio.ch",
-    "java.base/sun.nio.cs",
-    "java.base/sun.security.action",
-    "java.base/sun.util.calendar",
-    "java.security.jgss/sun.security.krb5",
-)
-MODULE_OPTIONS = (
-    "-XX:+IgnoreUnrecognizedVMOptions",
-    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
-    "-Djdk.reflect.useDirectMethodHandle=false",
-    "-Dio.netty.tryReflectionSetAccessible=true",
-    "-Dio.netty.allocator.type=pooled",
-    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
-    "--enable-native-access=ALL-UNNAMED",
-)
 
 _FATAL_SIGNS = ("OutOfMemoryError", "No space left on device", "A fatal error has been detected")
 
@@ -80,27 +51,9 @@ def class_path(jars: Sequence[Path], env: Mapping[str, str]) -> list[Path]:
     return [*own, *jars, *sites]
 
 
-# some readers (ORC) use the JVM's time zone, not the session's
-UTC_CLOCK = "-Duser.timezone=UTC"
-
-
-def local_command(java: JavaRuntime, memory: str, options: Sequence[str]) -> list[str]:
+def local_command(java: JavaRuntime, options: Sequence[str]) -> list[str]:
     """The command of a local Java. The environment holds the class path."""
-    return [
-        str(java.executable),
-        f"-Xmx{memory}",
-        "-XX:-UsePerfData",
-        UTC_CLOCK,
-        *MODULE_OPTIONS,
-        *log_options(),
-        *options,
-        GATEWAY_CLASS,
-    ]
-
-
-def log_options() -> list[str]:
-    level = os.environ.get("EMATIX_FLOW_SPARK_LOG_LEVEL", "warn")
-    return [f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}", f"-Dematix_flow.log.level={level}"]
+    return [str(java.executable), *options, GATEWAY_CLASS]
 
 
 @dataclass

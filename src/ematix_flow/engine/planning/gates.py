@@ -15,11 +15,12 @@ from sqlglot import exp
 
 from ematix_flow.backends.base import Backend, BatchTarget, SparkTarget, TablePlan
 from ematix_flow.backends.gated_target import GatedTarget
-from ematix_flow.backends.sql.gate import column_infos
+from ematix_flow.backends.sql.rule_checks import column_infos
 from ematix_flow.backends.sql.table_names import require_distinct_names, require_table_names
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.errors import PlanError, SchemaMismatch, Unsupported, did_you_mean
 from ematix_flow.spec.expectations import (
+    RULE,
     Expectation,
     ExpectationsSpec,
     Gate,
@@ -74,7 +75,10 @@ def plan_gate(
     _refuse_repeated_names(rules, table, where)
     _require_columns(rules, table, where)
     gate = Gate(rules, where=where)
-    if gate.set_aside_rules:
+    if gate.set_aside_rules and expectations.to_dead_letters:
+        _refuse_lost_messages(sink, kind, where)
+        gate = replace(gate, to_dead_letters=True)
+    elif gate.set_aside_rules:
         _refuse_partial_batches(matching, where)
         quarantine = quarantine_table(table, expectations.quarantine)
         _refuse_own_table(quarantine, table, where)
@@ -116,6 +120,16 @@ def _refuse_own_table(quarantine: TableSpec, table: TableSpec, where: SourceLoca
             f"quarantine={quarantine.label!r} is the table that the pipeline loads",
             where=where,
             next_step=f"leave quarantine= out for {table.label}__quarantine, or name another table",
+        )
+
+
+def _refuse_lost_messages(sink: BatchTarget, kind: str, where: SourceLocation | None) -> None:
+    if isinstance(sink, SparkTarget) or not isinstance(sink, RelationalTarget):
+        raise Unsupported(
+            f"a target of kind {kind!r} does not tell from which message a failing row comes, so that the "
+            "message cannot become a dead letter",
+            where=where,
+            next_step="leave quarantine= out: failing rows then go to the table <table>__quarantine",
         )
 
 
@@ -207,10 +221,10 @@ def _require_evaluable(
 def _compile_problem(compiled: CompiledMeasures) -> str | None:
     """Why an assertion cannot be compiled; None if it can. Its measure is then the reason, for any rows."""
     try:
-        (measures,) = compiled.read([0] * len(compiled.query.selects))
+        (measured,) = compiled.read([0] * len(compiled.query.selects))
     except (TypeError, ValueError, ArithmeticError, LookupError):
         return None  # it reads the measures, so it has been compiled
-    problem = measures.get("error")
+    problem = measured.values.get("error")
     return None if problem is None else str(problem).split("\n", 1)[0]
 
 
@@ -220,7 +234,15 @@ def _any_table(name: str) -> exp.Table:
 
 def plan_quarantine(table: TableSpec, sink: BatchTarget, where: SourceLocation | None) -> TablePlan:
     """The changes of the quarantine table. It follows the target's columns without being asked."""
-    plan = sink.plan_table(table, sink.inspect(table), Matching())
+    live = sink.inspect(table)
+    if live is not None and RULE not in [column.name.lower() for column in live.columns]:
+        raise SchemaMismatch(
+            f"quarantine={table.label!r} is a table that is there, and not one for rows in quarantine",
+            where=where,
+            state="nothing was touched",
+            next_step="name another table with quarantine=, which the first load creates",
+        )
+    plan = sink.plan_table(table, live, Matching())
     if plan.differences:
         raise SchemaMismatch(
             f"the quarantine table {table.label} cannot hold rows of the target: "

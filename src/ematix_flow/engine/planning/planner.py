@@ -29,7 +29,8 @@ from ematix_flow.engine.planning.source_range import (
     source_range,
 )
 from ematix_flow.engine.planning.source_reader import source_reader
-from ematix_flow.engine.planning.source_sql import source_reference, source_sql
+from ematix_flow.engine.planning.source_sql import SourceSql, source_reference, source_sql
+from ematix_flow.engine.spark.column_types import columns_of_frame
 from ematix_flow.engine.spark.machine_resources import usable_processors
 from ematix_flow.errors import (
     DatabaseMissing,
@@ -43,10 +44,9 @@ from ematix_flow.graph.registry import DeclaredPipeline, current_registry
 from ematix_flow.plan.decisions import Decision
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.drift import judge_drift
-from ematix_flow.plan.fanout import LoadEndpoints, choose_paths, share_read
-from ematix_flow.plan.load_paths import derive_guarantee
+from ematix_flow.plan.load_paths import LoadEndpoints, choose_paths, derive_guarantee
 from ematix_flow.plan.matching_options import resolve_matching, with_deletion_marks
-from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.shared_read import share_read
 from ematix_flow.plan.stages import (
     ApplyRows,
     CopyRows,
@@ -132,6 +132,7 @@ def _build_unlocated(
     reader = source_reader(spec, connections)
     asked = source_sql(declared, connections, reader)
     sql = asked.text
+    reader = _without_spark(reader, asked, spec)
     if isinstance(reader, SparkSource):
         with connections.spark_errors(f"the source SQL of {spec.name!r}"):
             columns = columns_of_frame(reader.frame(connections.spark(), sql))
@@ -165,6 +166,21 @@ def _build_unlocated(
         )
     post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
     return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post, shared)
+
+
+def _without_spark(
+    reader: BatchSource | SparkSource, asked: SourceSql, spec: PipelineSpec
+) -> BatchSource | SparkSource:
+    """The source as batches, if tasks can read its rows themselves and nothing else has to be computed."""
+    if isinstance(reader, BatchSource) or spec.force_path == "spark" or spec.source.incremental:
+        return reader
+    for target in spec.targets:
+        columns = {**asked.column_map, **dict(target.column_map)}
+        if target.partition_by or (target.table and _describe_computation(spec, target.table, columns)):
+            return reader
+        if target.table is None and (columns or spec.transforms_pre):
+            return reader
+    return reader.as_batches(asked.text) or reader
 
 
 @contextmanager
@@ -313,21 +329,25 @@ def _plan_target(
                 )
             )
         stages += [PrepareControlTables(), ApplyRows(by_commit=isinstance(sink, SparkTarget))]
+    load = LoadPlan(
+        table,
+        target.mode,
+        matching,
+        watermark_range,
+        max_shrink=target.max_shrink,
+        allow_empty=target.allow_empty,
+        files=target.files,
+        partition_by=target.partition_by,
+        table_plan=changes,
+        gate=planned_gate.gate,
+        quarantine_plan=planned_gate.quarantine_plan,
+    )
+    method = sink.commit_method(load)
+    if method is not None:
+        tuning += (Decision("commit", *method),)
     return TargetPlan(
         target,
-        LoadPlan(
-            table,
-            target.mode,
-            matching,
-            watermark_range,
-            max_shrink=target.max_shrink,
-            allow_empty=target.allow_empty,
-            files=target.files,
-            partition_by=target.partition_by,
-            table_plan=changes,
-            gate=planned_gate.gate,
-            quarantine_plan=planned_gate.quarantine_plan,
-        ),
+        load,
         path,
         guarantee,
         tuple(stages),

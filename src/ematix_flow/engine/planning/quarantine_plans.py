@@ -94,7 +94,7 @@ def as_replay(plan: LoadPlan, place: QuarantinePlace, connections: Connections) 
     quarantine = quarantine_table(plan.table, place.table.label)
     changes = plan_quarantine(quarantine, sink, plan.gate.where if plan.gate is not None else None)
     gate = plan.gate or Gate(())
-    gate = replace(gate, rules=_rules_of_replay(gate.rules), quarantine=quarantine)
+    gate = replace(gate, rules=rules_of_replay(gate.rules), quarantine=quarantine, to_dead_letters=False)
     return replace(
         plan,
         mode="append" if plan.mode == "truncate" else plan.mode,
@@ -106,7 +106,7 @@ def as_replay(plan: LoadPlan, place: QuarantinePlace, connections: Connections) 
     )
 
 
-def _rules_of_replay(rules: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
+def rules_of_replay(rules: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
     """The rules that a row passes or fails by itself.
 
     Rules about a load as a whole, and the share of it that may fail, say nothing about the few replayed rows.

@@ -19,8 +19,8 @@ from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.sql_dialects import is_translated, to_spark_sql
 from ematix_flow.engine.planning.sql_functions import register_functions, rewrite_calls
 from ematix_flow.engine.planning.stream_drift import LOAD_COLUMNS
+from ematix_flow.engine.spark.column_types import columns_of_frame, schema_ddl
 from ematix_flow.errors import CannotConnect, SchemaMismatch, SourceFailed
-from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
 from ematix_flow.plan.stream_capabilities import STREAM_VIEW
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec

@@ -38,6 +38,7 @@ from ematix_flow.plan.stream_capabilities import (
     check_change_target,
     check_dead_letters,
     check_error_policy,
+    check_quarantine,
     check_source_message_parts,
     check_target_message_parts,
 )
@@ -45,8 +46,7 @@ from ematix_flow.plan.stream_definition import StreamTargetPlan
 from ematix_flow.plan.window_columns import window_columns
 from ematix_flow.spec.pipelines import connection_label
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
-from ematix_flow.spec.tables import AGE, ColumnSpec, TableSpec
-from ematix_flow.spec.types import DataType
+from ematix_flow.spec.tables import AGE, MESSAGE, ColumnSpec, TableSpec
 from ematix_flow.strategies.projection import build_projection, needs_projection
 
 # ------------------------------------------------------------------ sources
@@ -69,6 +69,7 @@ def check_capabilities(spec: StreamSpec, connections: Connections) -> None:
     check_source_message_parts(spec, kinds)
     check_batch_limit(spec, kinds)
     check_error_policy(spec, kinds)
+    check_quarantine(spec, kinds)
     letters = spec.dead_letters.connection
     check_dead_letters(spec, kinds, None if letters is None else resolve(letters).kind)
     for target in spec.targets:
@@ -192,7 +193,8 @@ def _plan_target(
     )
     projection = None
     if needs_projection(table, (), {}):
-        incoming = (*columns, ColumnSpec(AGE, DataType("big_int"))) if stages_older else columns
+        added = tuple(column for column in load.staged.columns if column.name in (AGE, MESSAGE))
+        incoming = (*columns, *added)
         projection = build_projection(
             source_sql=f"SELECT * FROM {STREAM_VIEW}",
             table=load.staged,
@@ -204,7 +206,9 @@ def _plan_target(
             where=spec.where,
         )
     warnings = (*drift, *planned_gate.warnings, *sink.warnings())
-    return StreamTargetPlan(target, load, guarantee, projection, warnings)
+    method = sink.commit_method(load)
+    commit = Decision("commit", *method) if method is not None else None
+    return StreamTargetPlan(target, load, guarantee, projection, warnings, commit)
 
 
 def _keeps_last(spec: StreamSpec, target: StreamTargetSpec, connections: Connections) -> bool:

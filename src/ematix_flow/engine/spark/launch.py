@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ematix_flow.engine.jvm import class_archive, java_process
+from ematix_flow.engine.jvm import class_archive, java_options, java_process
 from ematix_flow.engine.jvm.java_runtime import find_java
-from ematix_flow.engine.spark.session_conf import LOOPBACK, compiler_options, driver_memory
+from ematix_flow.engine.spark.session_conf import LOOPBACK, driver_memory
 from ematix_flow.engine.spark.settings import EngineSettings
 
 
@@ -27,8 +27,9 @@ def local_launch(
     plain = class_archive.archive_for(java, java_process.class_path((), {}))
     if class_archive.archive_mode() == "sync":
         class_archive.train_now(made, sorted(groups))
-    options = [*compiler_options(settings), *class_archive.archive_options(made, fallback=plain)]
-    command = java_process.local_command(java, driver_memory(settings)[0], options)
+    options = java_options.local_options(driver_memory(settings)[0], settings.purpose)
+    options += class_archive.archive_options(made, fallback=plain)
+    command = java_process.local_command(java, options)
     env = _environment(str(java.home))
     env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
     env["CLASSPATH"] = os.pathsep.join(str(entry) for entry in classes)
@@ -45,7 +46,7 @@ def cluster_launch(
     home = java_process.spark_home()
     at_launch = {
         "spark.driver.memory": conf["spark.driver.memory"],
-        "spark.driver.extraJavaOptions": " ".join([java_process.UTC_CLOCK, *java_process.log_options()]),
+        "spark.driver.extraJavaOptions": " ".join([java_options.UTC_CLOCK, *java_options.log_options()]),
     }
     if jars:
         at_launch["spark.jars"] = ",".join(jar.as_uri() for jar in jars)

@@ -122,13 +122,14 @@ def stop_session() -> None:
         _end_session(running)
 
 
-def cancel_jobs() -> None:
-    """Cancel the running jobs. Their callers get an error."""
+def cancel_jobs() -> bool:
+    """Cancel the running jobs. Their callers get an error. False if Spark does not run."""
     running = _running  # without the lock, which a start of Spark holds for long
     context = running.context if running is not None else None
     if context is not None:
         with contextlib.suppress(Exception):  # Java may have ended: then no job runs
             context.cancelAllJobs()
+    return context is not None
 
 
 def _launch_settings(settings: EngineSettings) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""The settings of a session and their reasons: Spark's settings, the driver's memory, Java's options.
+"""The settings of a session and their reasons: Spark's settings and the driver's memory.
 
 Values only; `session` applies them, and ``preview`` and ``flow doctor`` show them by `describe_session`.
 """
@@ -11,15 +11,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ematix_flow.engine.jvm import class_archive, jars
-from ematix_flow.engine.jvm.java_process import UTC_CLOCK
+from ematix_flow.engine.jvm.java_options import UTC_CLOCK, default_memory
 from ematix_flow.engine.spark.machine_resources import memory_bytes
 from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.plan.decisions import Decision
-from ematix_flow.spec.redaction import mask, mask_field
+from ematix_flow.spec.secret_fields import mask_field
+from ematix_probe.redaction import mask
 
 LOOPBACK = "127.0.0.1"
-_SMALLEST_MEMORY = 1 << 30
-_LARGEST_MEMORY = 24 << 30  # above 32 GB Java's references double in size
 
 # What Spark hides in its listings, plans, event logs and pages, by a setting's name or by its value. Its own
 # rule does not know a catalog's credential or header, a key in PEM form, nor a password within an address.
@@ -47,8 +46,7 @@ def driver_memory(settings: EngineSettings) -> tuple[str, str]:
     """(size, why)"""
     if settings.memory is not None:
         return settings.memory, "[engine] memory"
-    half = min(max(memory_bytes() // 2, _SMALLEST_MEMORY), _LARGEST_MEMORY)
-    return f"{half >> 20}m", "half of what this machine has, 1 GB to 24 GB"
+    return default_memory(memory_bytes()), "half of what this machine has, 1 GB to 24 GB"
 
 
 def shuffle_partitions(settings: EngineSettings) -> tuple[int, str] | None:
@@ -58,14 +56,6 @@ def shuffle_partitions(settings: EngineSettings) -> tuple[int, str] | None:
     if settings.is_local:
         return settings.cores, "one for each core: more only cost time on one machine"
     return None
-
-
-def compiler_options(settings: EngineSettings) -> list[str]:
-    options = ["-XX:+UseParallelGC"]
-    if settings.purpose == "short":
-        # With C1 alone Java keeps 48 MB of code: Spark fills that in a minute and is compiled over and over
-        options += ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
-    return options
 
 
 def session_conf(

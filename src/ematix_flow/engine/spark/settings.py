@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ematix_flow.config.settings import setting_location
+from ematix_flow.config.project_file import setting_location
 from ematix_flow.engine.spark.machine_resources import cores
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, did_you_mean
 from ematix_flow.spec.location import NamedLocation, SourceLocation

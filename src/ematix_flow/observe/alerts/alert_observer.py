@@ -20,6 +20,7 @@ from ematix_flow.observe.observer import Observer, RunEnd
 from ematix_flow.spec.expectations import ExpectationResult
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.records import RunRecord
+from ematix_probe.wording import share_of_rows
 
 _MAX_UNLOGGED = 20
 _LONGEST_SIGNATURE = 300
@@ -148,8 +149,12 @@ def _failed_expectations(record: RunRecord) -> list[Mapping[str, Any]]:
 def quality_event(record: RunRecord, problems: Sequence[Mapping[str, Any]]) -> AlertEvent:
     """Return the alert for a run that succeeded with rows that fail expectations."""
     quarantined = sum(each.get("quarantined") or 0 for each in problems)
+    to_letters = any(each.get("dead_letters") for each in problems)
     aside = "1 row is" if quarantined == 1 else f"{quarantined:,} rows are"
-    state = f"{aside} in quarantine, the rest is loaded" if quarantined else "the rows are loaded"
+    letters = "a dead letter" if quarantined == 1 else "dead letters"
+    place = letters if to_letters else "in quarantine"
+    state = f"{aside} {place}, the rest is loaded" if quarantined else "the rows are loaded"
+    shown = "flow dlq list --pipeline" if to_letters else "flow quarantine list"
     if not quarantined and any(each.get("action") == "quarantine" for each in problems):
         state = "no row was added to quarantine: an earlier run set the failing ones aside"
     return AlertEvent(
@@ -159,9 +164,7 @@ def quality_event(record: RunRecord, problems: Sequence[Mapping[str, Any]]) -> A
         run_id=record.run_id,
         slot=record.slot,
         state=state,
-        next_step=f"flow quarantine list {record.pipeline}"
-        if quarantined
-        else f"flow runs show {record.run_id[:8]}",
+        next_step=f"{shown} {record.pipeline}" if quarantined else f"flow runs show {record.run_id[:8]}",
         host=record.host,
     )
 
@@ -169,7 +172,7 @@ def quality_event(record: RunRecord, problems: Sequence[Mapping[str, Any]]) -> A
 def _describe_problem(each: Mapping[str, Any]) -> str:
     if each.get("failing") is None:
         return f"{each['rule']}: {each['message']}"
-    return f"{each['rule']}: {each['failing']:,} of {each['checked']:,} rows fail"
+    return f"{each['rule']}: {share_of_rows(each['failing'], each['checked'])} fail"
 
 
 def failure_event(record: RunRecord, ending: RunEnd) -> AlertEvent:

@@ -25,7 +25,7 @@ from ematix_flow.observe.alerts.email_alerter import EmailAlerter
 from ematix_flow.observe.alerts.event import KINDS
 from ematix_flow.spec.connections.references import REFERENCE
 from ematix_flow.spec.durations import try_parse_duration
-from ematix_flow.spec.redaction import remember_secret
+from ematix_probe.redaction import remember_secret
 
 REMIND_AFTER = dt.timedelta(hours=24)
 _APPRISE = "apprise+"

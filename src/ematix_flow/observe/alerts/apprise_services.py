@@ -11,7 +11,7 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent, require_texts
 from ematix_flow.observe.alerts.event import AlertEvent
 from ematix_flow.observe.alerts.http_post import is_local
-from ematix_flow.spec.redaction import remember_secret
+from ematix_probe.redaction import remember_secret
 
 _NEVER_SECURE = ("growl", "rsyslog")  # these services have no encrypted form
 INSTALL = 'pip install "ematix-flow-spark[alerts]"'

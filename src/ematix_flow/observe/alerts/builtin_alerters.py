@@ -16,7 +16,7 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.observe.alerts.alerter import Alerter, require_texts
 from ematix_flow.observe.alerts.event import AlertEvent
 from ematix_flow.observe.alerts.http_post import check_address, post_json
-from ematix_flow.spec.redaction import remember_secret
+from ematix_probe.redaction import remember_secret
 
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 SEVERITIES = ("critical", "error", "warning", "info")

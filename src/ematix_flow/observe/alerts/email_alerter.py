@@ -14,7 +14,7 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent, require_texts
 from ematix_flow.observe.alerts.event import AlertEvent
 from ematix_flow.observe.alerts.http_post import is_local
-from ematix_flow.spec.redaction import mask, remember_secret
+from ematix_probe.redaction import mask, remember_secret
 
 _SECONDS = 3.0  # for one answer of the server
 

@@ -18,7 +18,7 @@ from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.connections.references import ExpandedText, has_reference, holds_secret, mask_secret
 from ematix_flow.spec.connections.urls import UrlPieces, is_conninfo, mask_url, split_url
 from ematix_flow.spec.location import SourceLocation, caller_location
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 KINDS: dict[str, type[Connection]] = {}
 """The connection classes by kind."""

@@ -10,7 +10,7 @@ from ematix_flow.spec.connections.base import Connection, DriverProperties, deco
 from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection, SchemaRegistryConnection
 from ematix_flow.spec.connections.urls import UrlPieces
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -13,7 +13,7 @@ from ematix_flow.spec.connections.databases import MySQLConnection, PostgresConn
 from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.urls import is_conninfo, parse_conninfo, split_url
 from ematix_flow.spec.connections.warehouses import RedshiftConnection
-from ematix_flow.spec.redaction import MASK
+from ematix_probe.redaction import MASK
 
 ServerConnection = PostgresConnection | MySQLConnection | RedshiftConnection
 _TLS_OPTIONS = {

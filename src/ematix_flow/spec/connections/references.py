@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from ematix_flow.spec.redaction import MASK, is_secret_field
+from ematix_flow.spec.secret_fields import is_secret_field
+from ematix_probe.redaction import MASK
 
 REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _ONLY_REFERENCES = re.compile(r"(?:\$\{[^}]*\})+")

@@ -18,7 +18,7 @@ from ematix_flow.spec.connections.references import (
     mask_secret,
     split_default,
 )
-from ematix_flow.spec.redaction import MASK
+from ematix_probe.redaction import MASK
 
 # an "@" after "?" belongs to the query only if drivers know every parameter of the query
 _QUERY_PARAMETERS = re.compile(

@@ -35,7 +35,7 @@ class PayloadReader(Protocol):
 
 
 @dataclass(frozen=True)
-class RegistryDecoder(ABC):
+class RegisteredDecoder(ABC):
     """Reads payloads into these columns. ``payload`` contains the registry's secrets."""
 
     schema_type: ClassVar[str]

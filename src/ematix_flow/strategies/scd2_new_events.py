@@ -1,4 +1,8 @@
-"""Finds the new events of a batch: changed rows, and keys that the source no longer has."""
+"""SCD2: finds the new events of a batch. They are changed rows, and keys that the source no longer has.
+
+By event time, they are the events that neither a version nor the companion table has. Without an event time,
+they are the rows that differ from the open version of their key, and begin at the time of the load.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,10 @@ from ematix_flow.spec.tables import (
     TableSpec,
 )
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.key_guards import last_of_each_key, rows_differ
+from ematix_flow.strategies.load_guard import LoadGuard
+from ematix_flow.strategies.row_comparison import last_of_each_key, rows_differ
 from ematix_flow.strategies.sql import (
     IncomingRows,
-    LoadGuard,
     StrategyDialect,
     StrategyStep,
     column,

@@ -1,6 +1,6 @@
-"""Which messages of a spool are acknowledged or rejected next.
+"""Which receipts of a spool's messages are due: to be acknowledged, or rejected, at the source.
 
-Owns no lock and calls no source: `Spool` guards it, and sends what `Acknowledgements.take` returns.
+Owns no lock and calls no source: `Spool` guards it, and the receiver sends what `DueReceipts.take` returns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ReceiptBatch:
         return not self.rows and not self.accepted
 
 
-class Acknowledgements:
+class DueReceipts:
     """Settled messages whose receipts were not sent yet."""
 
     def __init__(self, known: KnownMessages) -> None:

@@ -17,10 +17,16 @@ from ematix_flow.backends.sql.computed_table import compute_table, drop_computed
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.execution import spark_tasks
-from ematix_flow.engine.execution.executor import ALREADY_APPLIED, TargetRun, build_load, open_source
+from ematix_flow.engine.execution.executor import (
+    ALREADY_APPLIED,
+    TargetRun,
+    build_load,
+    open_batches,
+    open_source,
+)
 from ematix_flow.engine.execution.progress import watch_progress
 from ematix_flow.engine.execution.source_frames import common_types, filter_range, source_frame
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import FlowError, Interrupted
 from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.results import TargetResult, failed_result
@@ -81,7 +87,7 @@ class _FanOut:
             try:
                 self.read_source(leaving)
             except Exception as error:
-                if not self.continue_on_failure:
+                if not self.continue_on_failure or isinstance(error, Interrupted):
                     raise
                 self.failures |= {label: error for label in self.runs if label not in self.failures}
             for run in self.remaining_runs():
@@ -113,8 +119,7 @@ class _FanOut:
     def copy_rows(self) -> None:
         runs = self.remaining_runs()
         spark = next(iter(self.runs.values())).spark()
-        source = open_source(self.plan, self.connections)
-        assert isinstance(source, BatchSource)
+        source = open_batches(self.plan, self.connections)
         staged = []
         for run in runs:
             with self.target_errors(run):
@@ -155,19 +160,25 @@ class _FanOut:
         columns, shared = self.plan.source_columns, self.shared
         with (
             self.connections.spark_errors(f"reading for {self.plan.pipeline.name!r}"),
-            source_frame(spark, source, shared.query, columns, tables, shared.tasks) as frame,
+            ExitStack() as reading,
+            ExitStack() as keeping,
         ):
-            kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
-            try:
-                with self.time_for_all(runs, "read"):
-                    kept.count()  # cache all rows, so that no target's job reads the source again
-                for run in self.remaining_runs():
-                    stage = next(s for s in run.target_plan.stages if isinstance(s, TransformRows))
-                    own = None if stage.query.range == shared.query.range else stage.query.range
-                    with self.target_errors(run), run.time_stage("transform"), run.open_staging() as staging:
-                        run.stage_frame(filter_range(kept, own), stage, staging)
-            finally:
-                kept.unpersist()
+            with self.time_for_all(runs, "read"):
+                frame = reading.enter_context(
+                    source_frame(spark, source, shared.query, columns, tables, shared.tasks)
+                )
+                kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+                keeping.callback(kept.unpersist)
+                kept.count()  # cache all rows, so that no target's job reads the source again
+            # The run may be paused for days before the next target: no transaction of the source stays open.
+            # Spark's own readers have none, and may need their settings if kept rows are lost.
+            if isinstance(source, BatchSource):
+                reading.close()
+            for run in self.remaining_runs():
+                stage = next(s for s in run.target_plan.stages if isinstance(s, TransformRows))
+                own = None if stage.query.range == shared.query.range else stage.query.range
+                with self.target_errors(run), run.time_stage("transform"), run.open_staging() as staging:
+                    run.stage_frame(filter_range(kept, own), stage, staging)
 
     def target_low(self, run: TargetRun) -> Watermark | None:
         """The start of a target's range, if the shared read began before it."""
@@ -206,6 +217,8 @@ class _FanOut:
         """Record an error within the block as the failure of this target."""
         try:
             yield
+        except Interrupted:
+            raise  # it stops every target
         except Exception as error:
             self.failures[run.load.target] = error
 

@@ -1,13 +1,14 @@
-"""The gate of a load: evaluates expectations on its rows, and sets failing rows aside.
+"""Evaluates expectations on the rows of a load, and judges what they find.
 
-`check_rows` runs on any session with the SQL of one of the dialects that `ematix_probe` knows. The statements
-that set rows aside are for databases, where they are part of the load's transaction.
+`check_rows` runs on any session with the SQL of one of the dialects that `ematix_probe` knows. It sets no
+rows aside: each kind of target does that itself, databases in `expectation_gate` and `quarantine`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlglot import exp
@@ -28,7 +29,6 @@ from ematix_flow.spec.types import DataType
 if TYPE_CHECKING:
     from ematix_probe.sources.base import ColumnInfo
 
-_SAMPLES = 10
 _PLAIN_TYPES = {
     "small_int": "smallint",
     "integer": "integer",
@@ -46,6 +46,7 @@ _PLAIN_TYPES = {
     "bytes": "bytes",
 }
 
+_REFUSED = ("fail", "error")
 Fetch = Callable[[str], Sequence[tuple[Any, ...]]]
 Reference = Callable[[str], exp.Query | exp.Table]
 
@@ -96,31 +97,71 @@ def check_rows(
     rows: exp.Query,
     reference: Reference,
     fetch: Fetch,
+    fetch_samples: Fetch | None,
 ) -> tuple[ExpectationResult, ...]:
-    """Evaluate every rule on the rows, all of them in one statement. Raises ExpectationFailed."""
-    from ematix_probe.compiling import compile_assertions, sample_query
-    from ematix_probe.judging import judge
+    """Evaluate every rule on the rows, in one statement or a few. Raises ExpectationFailed.
 
+    An error that ``fetch_samples`` raises changes no verdict: there are no samples then. SamplesRefused is
+    for the caller, who has to check the rows again without ``fetch_samples``.
+    """
+    from ematix_probe.compiling import Measured, compile_in_statements
+    from ematix_probe.failing_values import are_samples_wanted
+    from ematix_probe.judging import judge
+    from ematix_probe.sampling import FailingAssertion, Sampler
+
+    read_samples = fetch_samples if gate.enforced and are_samples_wanted() else None
     assertions = [rule.assertion for rule in gate.rules]
-    compiled = compile_assertions(assertions, columns, dialect, rows, reference)
-    measured = compiled.read(fetch(_text(compiled.query, dialect))[0])
-    results = []
-    key = load.table.primary_key or load.plan.matching.keys
-    for index, (rule, measures) in enumerate(zip(gate.rules, measured, strict=True)):
-        judged = judge(rule.assertion, index, measures, now=load.loaded_at)
-        result = _result(rule, judged)
-        if result.failing:
-            query = sample_query(rule.assertion, columns, dialect, rows, reference, key, _SAMPLES)
-            names = [projection.alias_or_name for projection in query.selects]
-            samples = tuple(
-                bounded_sample(dict(zip(names, row, strict=True))) for row in fetch(_text(query, dialect))
-            )
-            result = replace(result, samples=samples)
-        results.append(result)
+    statements = compile_in_statements(
+        assertions, columns, dialect, rows, reference, with_keys=read_samples is not None
+    )
+    measured: list[Measured] = []
+    for compiled in statements:
+        measured += compiled.read(fetch(_text(compiled.query, dialect))[0])
+    results = [
+        _result(rule, judge(rule.assertion, index, found.values, now=load.loaded_at))
+        for index, (rule, found) in enumerate(zip(gate.rules, measured, strict=True))
+    ]
+    failing = [index for index, result in enumerate(results) if result.failing and assertions[index].by_row]
+    if failing and read_samples is not None and not _is_checked_again(gate, load, results):
+        key = load.table.primary_key or load.plan.matching.keys
+        sampler = Sampler(
+            columns,
+            dialect,
+            rows,
+            reference,
+            key,
+            partial(_fetch_harmlessly, read_samples, dialect),
+        )
+        wanted = [
+            FailingAssertion(assertions[index], results[index].failing or 0, measured[index].repeated_keys)
+            for index in failing
+        ]
+        for index, found_rows in zip(failing, sampler.samples(wanted), strict=True):
+            results[index] = replace(results[index], samples=tuple(map(bounded_sample, found_rows)))
     found = tuple(results)
     if gate.enforced:
         refuse_failed(load, gate, found)
     return found
+
+
+def _is_checked_again(gate: Gate, load: Load, results: Sequence[ExpectationResult]) -> bool:
+    """Whether messages have to become dead letters first, after which the rest of the batch is checked."""
+    if not gate.to_dead_letters or load.dry_run or load.dead_letters:
+        return False
+    if any(each.verdict in _REFUSED for each in results):
+        return False
+    return any(each.failing for each in results if each.action == "quarantine")
+
+
+def _fetch_harmlessly(fetch_samples: Fetch, dialect: str, query: exp.Expr) -> Sequence[tuple[Any, ...]]:
+    """What a database or its driver fails with is for `Sampler` an error of the source. A lost connection
+    fails the next statement of the load."""
+    from ematix_probe.errors import SourceFailed
+
+    try:
+        return fetch_samples(_text(query, dialect))
+    except (FlowError, ValueError, ArithmeticError) as error:
+        raise SourceFailed(type(error).__name__) from error
 
 
 def _text(query: exp.Expr, dialect: str) -> str:
@@ -152,7 +193,7 @@ def _result(rule: Expectation, judged: Any) -> ExpectationResult:
 
 def refuse_failed(load: Load, gate: Gate, results: Sequence[ExpectationResult]) -> None:
     """Raise ExpectationFailed if a rule stops the load."""
-    failed = [each for each in results if each.verdict in ("fail", "error")]
+    failed = [each for each in results if each.verdict in _REFUSED]
     if not failed:
         return
     raise expectation_error(load, gate, failed, results)
@@ -179,12 +220,10 @@ def expectation_error(
 
 
 def _describe(result: ExpectationResult) -> str:
+    """What a rule found, without values of rows: messages go to logs and alerts."""
     text = str(result)
     if result.share is not None and result.failing:
         text += f" ({result.share:.1%})"
-    if result.samples:
-        shown = ", ".join(f"{name}={value!r}" for name, value in result.samples[0].items())
-        text += f", for example {shown}"
     return text
 
 

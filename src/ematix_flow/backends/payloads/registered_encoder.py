@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RowWriter = Callable[[int, Sequence[Any]], bytes]  # the number of a row in its batch, and its values
 
 
-class RegistryEncoder(ABC):
+class RegisteredEncoder(ABC):
     """Writes rows of ``columns``, one payload per row."""
 
     columns: tuple[ColumnSpec, ...]

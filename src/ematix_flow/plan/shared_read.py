@@ -1,64 +1,19 @@
-"""Several targets with one read: the path that they share, and the range that the read covers."""
+"""Several targets with one read: the range that it covers, and its number of tasks."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ematix_flow.backends.base import SourceQuery
-from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import PlanError
-from ematix_flow.plan.connection_comparison import ConnectionComparison
 from ematix_flow.plan.decisions import Decision
-from ematix_flow.plan.load_paths import choose_path
+from ematix_flow.plan.load_paths import ONE_READ
 from ematix_flow.plan.stages import CopyRows, SharedRead, Stage, TargetPlan, TransformRows
 from ematix_flow.plan.tuning import tuned_value
-from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.watermarks import SourceRange, Watermark
-
-ONE_READ = "several targets: one read of the source feeds all"
-
-
-@dataclass(frozen=True)
-class LoadEndpoints:
-    """The source and one target of a load. ``computes`` describes what must be computed between them."""
-
-    comparison: ConnectionComparison
-    native_source: bool
-    computes: str | None
-    target: Capabilities
-
-    def choose_path(self, spec: PipelineSpec) -> Decision:
-        return choose_path(
-            spec,
-            endpoints=self.comparison,
-            native_source=self.native_source,
-            computes=self.computes,
-            target=self.target,
-        )
-
-
-def choose_paths(spec: PipelineSpec, between: Sequence[LoadEndpoints]) -> tuple[Decision, ...]:
-    """The path of each target. Several targets share one path, so that the source is read once.
-
-    The database computes the rows only if all targets are in it, on equivalent connections. If one target
-    needs Spark, Spark computes the rows of all.
-    """
-    chosen = [one.choose_path(spec) for one in between]
-    if len(chosen) == 1 or all(decision.value == "same_db" for decision in chosen):
-        return tuple(chosen)
-    for number, one in enumerate(between):
-        if chosen[number].value == "same_db":
-            apart = replace(one, comparison=ConnectionComparison(False)).choose_path(spec)
-            chosen[number] = replace(
-                apart, reason=f"{ONE_READ}, and not all of them can compute the source's SQL themselves"
-            )
-    if any(decision.value == "spark" for decision in chosen):
-        together = Decision("path", "spark", f"{ONE_READ}, and one of them needs Spark to compute")
-        chosen = [together if decision.value == "copy" else decision for decision in chosen]
-    return tuple(chosen)
 
 
 def share_read(

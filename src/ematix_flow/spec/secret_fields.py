@@ -1,15 +1,10 @@
-"""Masks secrets in everything that a person or a log may see: fields of connections by their names.
-
-Texts are masked by `ematix_probe.redaction`, so that both packages know the same secrets.
-"""
+"""Which fields of a connection hold secrets, by their names. Texts are masked by `ematix_probe.redaction`."""
 
 from __future__ import annotations
 
 import re
 
-from ematix_probe.redaction import MASK as MASK
-from ematix_probe.redaction import mask as mask
-from ematix_probe.redaction import remember_secret as remember_secret
+from ematix_probe.redaction import MASK, mask
 
 _SECRET_SEGMENTS = frozenset({"password", "passwd", "pwd", "secret", "token", "key", "credentials"})
 _PUBLIC_FIELDS = frozenset(

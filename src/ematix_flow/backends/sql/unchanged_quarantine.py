@@ -7,8 +7,8 @@ from collections import Counter
 from sqlglot import exp
 
 from ematix_flow.backends.base import Load
-from ematix_flow.backends.sql.gate import CheckedRows
 from ematix_flow.backends.sql.quarantine import delete_read_again
+from ematix_flow.backends.sql.rule_checks import CheckedRows
 from ematix_flow.backends.sql.session import SqlDialect, SqlSession
 from ematix_flow.spec.expectations import RULE
 from ematix_flow.spec.types import DataType
