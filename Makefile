@@ -25,29 +25,44 @@ UV := $(CURDIR)/.uv/bin/uv
 UV_INSTALLED := .uv/bin/uv
 endif
 export UV
+NODE := $(shell node -e 'process.exit(+process.versions.node.split(".")[0] < 20)' 2>/dev/null && command -v npm)
 endif
 
 DEV := .venv/.ready-$(PYTHON_VERSION)
 DEMO := .venv-demo/.ready-$(PYTHON_VERSION)
 METADATA := pyproject.toml README.md LICENSE src/ematix_probe/_version.py
 BIN := .venv/bin
+# The pages of flow web are checked where Node is there, and only when they changed since the last time
+WEB := web-ui/node_modules
+WEB_SOURCES := $(shell find web-ui -type f -not -path '$(WEB)/*')
 # Tests wait for servers a third of their time: three fill two cores, and four take as long as three
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 
 .PHONY: help
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: $(DEMO) ## See it work: a small project in demo/, loaded twice (no server needed)
-	.venv-demo/bin/flow demo --dir demo $(ARGS)
+demo: $(DEMO) ## See it work: a small project in demo/, loaded twice, then its page (no server needed)
+	.venv-demo/bin/flow demo --dir demo $$(test -t 0 && echo --web) $(ARGS) # without a terminal nobody could end the page
+
+# A checkout's first check of the types begins with what another checkout found: mypy compares contents.
+# Only the newest archive of a Python stays. It is moved into place whole: two checks at once see the old or the new one.
+TYPES_FOLDER = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ematix-flow
+TYPES_KEPT = $(TYPES_FOLDER)/mypy-$(PYTHON_VERSION)-$(firstword $(shell cksum lock/dev.txt)).tar
+KEEP_TYPES = new="$(TYPES_FOLDER)/new-$$$$.tar"; trap 'rm -f "$$new"' EXIT; trap 'exit 1' HUP INT TERM; \
+  mkdir -p "$(TYPES_FOLDER)" && tar -cf "$$new" .mypy_cache && \
+  rm -f "$(TYPES_FOLDER)/mypy-$(basename $(PYTHON_VERSION))."* && mv "$$new" "$(TYPES_KEPT)"
+TYPES = if [ -d .mypy_cache ]; then $(BIN)/mypy; else \
+  if [ -f "$(TYPES_KEPT)" ]; then tar -xf "$(TYPES_KEPT)" || rm -rf .mypy_cache; fi; \
+  $(BIN)/mypy && { ($(KEEP_TYPES)) || true; }; fi
 
 .PHONY: check
-check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, about a minute
+check: $(DEV) $(if $(NODE),$(WEB)/.checked) ## Lint, types, import rules and unit tests: no Spark, no server, about a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@echo "types and import rules, while the unit tests run"; \
-	  $(BIN)/mypy & types=$$!; $(BIN)/lint-imports & imports=$$!; \
+	  { $(TYPES); } & types=$$!; $(BIN)/lint-imports & imports=$$!; \
 	  $(BIN)/pytest tests/unit --numprocesses=auto $(ARGS); tests=$$?; \
 	  wait $$types || exit 1; wait $$imports || exit 1; exit $$tests
 
@@ -71,6 +86,23 @@ fmt: $(DEV) ## Format the code and fix what the linter can fix
 docs: $(DEV) ## Build the documentation into site/, with search; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 	@echo "Open site/index.html, or serve it while you write: $(BIN)/mkdocs serve"
+
+.PHONY: web
+web: $(WEB)/.ready ## Build the pages of flow web into the package, and check their code (needs Node 20)
+	cd web-ui && npm run check && npm run build
+
+.PHONY: web-pictures
+web-pictures: $(DEV) ## Make the pictures of the pages in docs/assets again (needs Chromium)
+	$(BIN)/python -m tests.web.pictures
+
+$(WEB)/.ready: web-ui/package-lock.json
+	cd web-ui && npm ci --loglevel=error
+	@touch $@
+
+$(WEB)/.checked: $(WEB_SOURCES)
+	@if $(MAKE) --no-print-directory $(WEB)/.ready; \
+	  then cd web-ui && npm run --silent types && npm run --silent lint && touch node_modules/.checked; \
+	  else echo "The code of the pages is not checked: npm could not install its tools"; fi
 
 .PHONY: bench
 bench: $(DEV) ## Run the benchmarks against their rivals
@@ -103,7 +135,7 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt again from pyproject.toml
 .PHONY: clean
 clean: ## Remove everything that the other commands made
 	rm -rf .venv .venv-demo .uv .services demo dist build site benchmarks/data
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(WEB) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .uv/bin/uv: lock/uv.txt

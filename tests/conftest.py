@@ -84,6 +84,7 @@ MARKS = {
     "kubernetes": "kubernetes",
     "pushgateway": "prometheus",
     "promtool": "prometheus",
+    "browser": "browser",
 }
 
 
@@ -234,12 +235,12 @@ def fresh_registry() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of this test process; it is stopped at the end."""
-    from ematix_flow.engine.spark import session_conf
+    from ematix_flow.engine.jvm import java_options
     from ematix_flow.engine.spark.session import spark_session, stop_session
     from ematix_flow.engine.spark.settings import EngineSettings
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(session_conf, "_LARGEST_MEMORY", 3 << 30)  # each process of the tests has one
+        patched.setattr(java_options, "_LARGEST_MEMORY", 3 << 30)  # each process of the tests has one
         session = spark_session(EngineSettings.resolve(env={}), jar_groups=LAKES)
     for key, value in FEW_ROWS.items():
         session.conf.set(key, value)

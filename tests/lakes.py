@@ -40,6 +40,18 @@ def lake_target(backend: Backend, spark: SparkSession) -> LakeTarget:
     return target
 
 
+def without_spark(backend: Backend) -> LakeTarget:
+    """A target of the same folder that fails if it starts Spark."""
+    target = backend.target()
+    assert isinstance(target, LakeTarget)
+
+    def start() -> SparkSession:
+        raise AssertionError("the load has started Spark")
+
+    target.use_spark(start, _as_they_are)
+    return target
+
+
 @contextmanager
 def _as_they_are(_: str) -> Iterator[None]:
     yield

@@ -35,7 +35,7 @@ def watched(code: str, argument: str, folder: Path) -> tuple[Any, dict[int, int]
     while not told and process.poll() is None:  # workers come and go: each is seen while it is there
         peaks |= python_peaks(process.pid)
         time.sleep(0.2)
-        told = process.stdout.readline()
+        told = process.stdout.readline().strip()  # Java may write an empty line first
     peaks |= python_peaks(process.pid)
     process.communicate("\n", timeout=120)
     assert told, "the run failed"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ def metric_names(expression: str) -> set[str]:
     return found - _WORDS
 
 
-def expressions() -> dict[str, str]:
+@functools.cache
+def expressions() -> Mapping[str, str]:
     """Every expression, by where it is."""
     rules = yaml.safe_load(RULES.read_text(encoding="utf-8"))
     found = {
@@ -43,10 +46,11 @@ def expressions() -> dict[str, str]:
     return found
 
 
-def recorded() -> set[str]:
+@functools.cache
+def recorded() -> frozenset[str]:
     """Metrics that the rules make themselves."""
     groups: Any = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-    return {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
+    return frozenset(rule["record"] for group in groups for rule in group["rules"] if "record" in rule)
 
 
 def wanted(prefix: str = "") -> set[str]:

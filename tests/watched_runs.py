@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
-from ematix_flow.api.pipeline import Pipeline
+from ematix_flow.api.pipeline_handle import Pipeline
 
 ROWS = 7
 

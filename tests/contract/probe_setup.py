@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from ematix_probe import source
 from ematix_probe.declaration import DataPlan, build_subject
+from ematix_probe.errors import SourceFailed
 from ematix_probe.report import AssertionResult, RunReport
 from ematix_probe.running import run_data_probe
 from ematix_probe.sources.base import ColumnInfo, OpenSubject, Source, Subject
@@ -136,11 +137,16 @@ def only(report: RunReport) -> AssertionResult:
 
 @dataclass
 class Watched(Source):
-    """A source that tells how many rows each statement gave; ``after_first`` is called after one."""
+    """A source that tells its statements, and how many rows each gave; ``after_first`` is called after one.
+
+    It refuses the statement with the number ``refused``.
+    """
 
     inner: Source
     after_first: Callable[[], None] | None = None
     rows: list[int] = field(default_factory=list)
+    statements: list[exp.Query] = field(default_factory=list)
+    refused: int | None = None
     kind = "watched"
 
     @property
@@ -177,6 +183,9 @@ class _WatchedSubject(OpenSubject):
         return self._opened.key()
 
     def fetch(self, query: exp.Query) -> list[tuple[Any, ...]]:
+        self._watched.statements.append(query)
+        if self._watched.refused == len(self._watched.statements):
+            raise SourceFailed("refused")
         try:
             found = self._opened.fetch(query)
             self._watched.rows.append(len(found))

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ematix_flow.backends.state_stores.dead_letters import open_dead_letters
 from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterStore, LetterSelection
+from ematix_flow.state.dead_letters.sql import SqlDeadLetterStore
 from tests.contract.chosen import shared_out
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
@@ -176,6 +178,25 @@ def test_a_letter_that_was_replayed_is_pending_again_when_another_batch_fails_on
     assert (again.reason, again.attempt, again.batch) == ("still not JSON", 1, "q2:1")
 
 
+def test_the_letters_of_a_batch_are_found_in_any_status(store: DeadLetterStore) -> None:
+    store.add([*letters(4, stage="expectation", batch="q1:1"), a_letter(5, batch="q1:1")])
+    store.add([a_letter(6, "returns", stage="expectation", batch="q1:1")])
+    lease = store.lease("orders", LetterSelection(first=1))
+    store.mark_replayed(lease, [lease.letters[0].id])
+    store.park("orders", LetterSelection(ids=(a_letter(1, stage="expectation").id,)))
+    found = store.of_batch("orders", "expectation", "q1:1")
+    assert sorted((each.position, each.status, each.payload) for each in found) == [
+        ("0", "replayed", b""),
+        ("1", "parked", b""),
+        ("2", "pending", b""),
+        ("3", "pending", b""),
+    ]
+    assert store.add([a_letter(2, stage="expectation", batch="q2:1")]) == 0  # read again
+    assert positions(store.of_batch("orders", "expectation", "q2:1")) == ["2"]
+    assert len(store.of_batch("orders", "expectation", "q1:1")) == 3
+    assert store.of_batch("orders", "expectation", "q1") == []
+
+
 def test_new_are_the_letters_that_would_be_added(store: DeadLetterStore) -> None:
     store.add(letters(3, batch="q1:1"))
     lease = store.lease("orders", LetterSelection(first=1))
@@ -199,6 +220,30 @@ def test_letters_are_listed_oldest_first_by_pipeline_status_and_stage(store: Dea
     assert positions(store.list("orders", status="parked")) == ["4"]
     assert positions(store.list(status="pending", stage="transform")) == ["2"]
     assert store.list("unknown") == []
+
+
+def test_pages_show_every_letter_once_oldest_first(store: DeadLetterStore) -> None:
+    store.add(letters(7))
+    store.add([a_letter(9, "other"), a_letter(8, reason="Too LONG 100%")])
+    store.park("orders", LetterSelection(ids=(a_letter(3).id,)))
+
+    def walk(limit: int, **wanted: Any) -> list[str | None]:
+        found: list[DeadLetter] = []
+        after: str | None = None
+        while True:
+            page = store.page(after=after, limit=limit, **wanted)
+            found += page.letters
+            after = page.next
+            if after is None:
+                return positions(found)
+
+    for limit in (1, 2, 7, 8, 9):
+        assert walk(limit, pipeline="orders") == ["0", "1", "2", "3", "4", "5", "6", "8"]
+    assert walk(2, status="parked") == ["3"]
+    assert walk(2, reason="too long 100%") == ["8"]
+    assert walk(3, stage="write") == []
+    with pytest.raises(UsageError, match="is not a place"):
+        store.page(after="'; --")
 
 
 def test_letters_are_counted_by_pipeline_stage_and_status(store: DeadLetterStore) -> None:
@@ -376,6 +421,95 @@ def test_several_who_add_the_same_letters_at_once_keep_each_once(open_store: Ope
     assert failed == []
     assert sum(added) == 40
     assert len(open_store().list("orders", limit=200)) == 40
+
+
+# ------------------------------------------------------------------ replays that died
+
+
+def test_letters_of_a_replay_that_died_are_taken_together_and_by_no_other_replay(
+    store: DeadLetterStore, open_store: Opened
+) -> None:
+    store.add(letters(6))
+    died = store.lease("orders", ALL, limit=3, lease_seconds=60)
+    first, _, third = (letter.id for letter in died.letters)
+    assert store.mark_loading(died, [first, third], "dlq:a:0") == 2
+    assert store.mark_loading(died, [third], "dlq:a:0 dlq:a:1") == 1
+    later = store.lease("orders", ALL, limit=1, lease_seconds=60)
+    assert store.mark_loading(later, [later.letters[0].id], "dlq:b:0") == 1
+    assert store.lease_interrupted("orders").letters == ()  # both are alive
+    assert (store.release(died), store.release(later)) == (3, 1)
+    other = open_store()
+    assert positions(other.lease("orders", ALL).letters) == ["1", "4", "5"]
+    assert other.lease("orders", LetterSelection(ids=(first,))).letters == ()
+    assert other.lease_interrupted("returns").letters == ()
+    found = other.lease_interrupted("orders")
+    assert [(each.id, each.loading) for each in found.letters] == [
+        (first, "dlq:a:0"),
+        (third, "dlq:a:0 dlq:a:1"),
+    ]
+    assert positions(store.lease_interrupted("orders").letters) == ["3"]
+    assert store.lease_interrupted("orders").letters == ()
+    assert other.mark_replayed(found, [first]) == 1
+    assert other.mark_failed(found, third, "again") == "pending"
+    assert other.lease_interrupted("orders").letters == ()
+    assert [each.loading for each in (store.get("orders", first), store.get("orders", third))] == [None, None]
+
+
+def test_letters_that_no_target_has_are_as_before(store: DeadLetterStore) -> None:
+    store.add(letters(2))
+    died = store.lease("orders", ALL)
+    ids = [letter.id for letter in died.letters]
+    store.mark_loading(died, ids, "dlq:a:0")
+    assert store.mark_loading(died, ids, None) == 2
+    assert store.release(died) == 2
+    assert store.lease_interrupted("orders").letters == ()
+    assert store.lease("orders", ALL).letters == tuple(letters(2))
+    assert store.mark_loading(died, ids, "dlq:a:0") == 0
+
+
+def test_the_targets_that_have_a_letter_stay_recorded(store: DeadLetterStore) -> None:
+    store.add(letters(2))
+    lease = store.lease("orders", ALL)
+    first, second = (letter.id for letter in lease.letters)
+    assert store.mark_loading(lease, [first], "dlq:b:0", '["a"]') == 1
+    assert store.mark_loading(lease, [first], None) == 1
+    store.mark_failed(lease, second, "again", '["a", "b"]')
+    store.release(lease)
+    again = store.lease("orders", ALL)
+    assert {each.id: each.targets_with_it for each in again.letters} == {first: ("a",), second: ("a", "b")}
+    store.mark_failed(again, second, "again")
+    assert store.get("orders", second).targets_with_it == ("a", "b")
+
+
+def test_a_replay_sees_until_when_another_one_may_be_loading_letters(store: DeadLetterStore) -> None:
+    store.add([*letters(3), a_letter(1, "returns")])
+    first = store.lease("orders", ALL, limit=1, lease_seconds=60)
+    second = store.lease("orders", ALL, limit=1, lease_seconds=60)
+    elsewhere = store.lease("returns", ALL)
+    store.mark_loading(elsewhere, [elsewhere.letters[0].id], "dlq:c:0")
+    store.mark_loading(first, [first.letters[0].id], "dlq:a:0")
+    assert store.loading_of_others("orders", first) is None
+    assert store.loading_of_others("orders", second) == first.until
+    store.release(first)
+    until = store.loading_of_others("orders", second)
+    assert until is not None and until < first.until
+    store.mark_replayed(store.lease_interrupted("orders"), [first.letters[0].id])
+    assert store.loading_of_others("orders", second) is None
+
+
+def test_a_store_of_the_first_version_is_upgraded(open_store: Opened) -> None:
+    old = open_store()
+    assert isinstance(old, SqlDeadLetterStore)
+    old.add(letters(1))
+    with old._transaction() as connection:
+        name = connection.dialect.identifier_preparer.format_table(old._letters)
+        for column in ("loading", "loaded_in"):
+            connection.exec_driver_sql(f"ALTER TABLE {name} DROP COLUMN {column}")
+        connection.execute(sa.update(old._tables.version).values(version=1))
+    old.close()
+    upgraded = open_store()
+    assert upgraded.lease("orders", ALL).letters == tuple(letters(1))
+    open_store().close()
 
 
 # ------------------------------------------------------------------ tidying

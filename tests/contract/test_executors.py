@@ -118,9 +118,10 @@ def place(
 
 
 def kill_processes(executor: Any) -> int:
-    for process, _ in executor._running.values():
+    running = executor._processes._running
+    for process, _ in running.values():
         process.kill()
-    return len(executor._running)
+    return len(running)
 
 
 def in_a_cluster(place: Place, server: Any, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:

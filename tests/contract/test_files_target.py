@@ -24,8 +24,8 @@ from ematix_flow import fault_points
 from ematix_flow.backends.base import Load, SameDatabaseRows, StagedPart, StagedRows
 from ematix_flow.backends.objectstore.backend import LocalFilesBackend
 from ematix_flow.backends.objectstore.storage import local_versions
+from ematix_flow.backends.objectstore.table import table_state
 from ematix_flow.backends.objectstore.target import LocalFilesTarget
-from ematix_flow.backends.objectstore.writing import table_state
 from ematix_flow.errors import (
     CannotConnect,
     FlowError,

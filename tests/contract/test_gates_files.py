@@ -120,7 +120,7 @@ def try_all_actions(target: FilesGateTarget, mode: str) -> None:
     assert (result.rows.read, result.rows.inserted, result.quarantined) == (3, 2, 1)
     with pytest.raises(ExpectationFailed) as failed:
         target.load(positive("fail"), [order(4, -5), order(5, 7)], mode)
-    assert "positive: 1 of 2 rows fail (50.0%), for example id=4, amount=-5" in failed.value.what
+    assert "positive: 1 of 2 rows fail (50.0%)" in failed.value.what
     assert failed.value.state == "nothing was loaded; shop.orders is unchanged"
     assert target.rows() == [order(1, 11), order(3, None)]
     warned = target.load(positive("warn"), [order(6, -1), order(7, 1)], mode)

@@ -133,7 +133,7 @@ def test_a_lake_loads_what_passes_and_sets_the_rest_aside_or_changes_nothing(
     assert (result.rows.read, result.rows.inserted, result.quarantined) == (3, 2, 1)
     with pytest.raises(ExpectationFailed) as failed:
         delta.load(positive("fail"), [order(1, 12), order(4, -5), order(3, 7)], mode)
-    assert "positive: 1 of 3 rows fail (33.3%), for example id=4, amount=-5" in failed.value.what
+    assert "positive: 1 of 3 rows fail (33.3%)" in failed.value.what
     assert failed.value.state == "nothing was loaded; shop.orders is unchanged"
     assert delta.rows() == [order(1, 11), order(3, None)]
     warned = delta.load(positive("warn"), [order(5, -1), order(1, 11), order(3, None)], mode)

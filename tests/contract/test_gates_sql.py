@@ -61,7 +61,7 @@ def test_a_failing_gate_changes_nothing(target: GateTarget, mode: str) -> None:
     with pytest.raises(ExpectationFailed) as failed:
         target.load(positive("fail"), [order(1, 11), order(2, -5), order(3, 7)], mode)
     assert target.rows() == before
-    assert "positive: 1 of 3 rows fail (33.3%), for example id=2, amount=-5" in failed.value.what
+    assert "positive: 1 of 3 rows fail (33.3%)" in failed.value.what
     assert failed.value.state == "nothing was loaded; shop.orders is unchanged"
     assert [each.verdict for each in failed.value.results] == ["fail"]
 

@@ -12,7 +12,7 @@ import pytest
 from ematix_flow import IcebergConnection
 from ematix_flow.backends.base import SparkSource
 from ematix_flow.backends.iceberg.catalog_settings import catalog_name
-from ematix_flow.backends.iceberg.format import IcebergFormat
+from ematix_flow.backends.iceberg.table_format import IcebergFormat
 from ematix_flow.backends.iceberg.target import IcebergTarget
 from ematix_flow.backends.lake.journal import LakeCommit
 from ematix_flow.backends.lake.row_changes import ACTION_COLUMN, RowAction, RowChanges

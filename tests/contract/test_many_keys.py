@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import pytest
 from sqlglot import exp
 
-from ematix_flow.backends.sql.gate import column_infos
 from ematix_flow.backends.sql.quarantine import fill_gated
+from ematix_flow.backends.sql.rule_checks import column_infos
 from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.spec.expectations import Gate
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_probe.compiling import compile_assertions, sample_query
+from ematix_probe.compiling import SampledAssertion, compile_assertions, sample_query
 from ematix_probe.tester import Tester
 from tests.contract.gate_setup import GateTarget, connection_of
 from tests.contract.test_gates_files import rules
@@ -89,8 +89,13 @@ def test_no_database_searches_all_keys_for_each_row(target: GateTarget) -> None:
     gated = fill_gated(Gate(tuple(checks)), names, columns, dialect, rows, parents, table)
     statements = [
         gated.expression,
-        compile_assertions(assertions, columns, dialect.name, rows, parents).query,
-        *(sample_query(each, columns, dialect.name, rows, parents, names) for each in assertions),
+        compile_assertions(assertions, columns, dialect.name, rows, parents, with_keys=True).query,
+        *(
+            sample_query(
+                [SampledAssertion(each)], columns, dialect.name, rows, parents, names, most=None
+            ).query
+            for each in assertions
+        ),
     ]
     with database.session() as session:
         for statement in statements:

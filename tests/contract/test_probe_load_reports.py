@@ -11,6 +11,9 @@ import pytest
 
 from ematix_probe import RunHistory, http, probe
 from ematix_probe.cli.main import main
+from ematix_probe.errors import HistoryError
+from ematix_probe.history.forgiving import ForgivingHistory
+from ematix_probe.pytest_runs import ProbeRuns
 from ematix_probe.report import report_from_dict
 from tests.contract.load_server import LoadServer, running_load_server
 
@@ -82,12 +85,15 @@ def test_a_load_is_reported_as_text_json_junit_and_html(
     assert "status 500" in page
 
 
-def test_a_host_that_was_not_allowed_makes_exit_code_2_and_stops_no_other_probe(
+def test_a_host_that_was_not_allowed_is_refused_before_any_probe_runs(
     server: LoadServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "probes.py", "-s", "elsewhere", "-s", "orders"]) == 2
+    selected = ["-s", "orders", "-s", "elsewhere", "--history", "history.db"]
+    assert main(["run", "probes.py", *selected]) == 2
     told = capsys.readouterr()
-    assert "[PASS] orders" in told.out
+    assert told.out == ""
+    assert server.connections == 0
+    assert not RunHistory("history.db").runs()
     assert "nobody allowed that host" in told.err
     assert "--allow-host 192.0.2.1" in told.err
     assert main(["run", "probes.py::orders", "--allow-host", "http://x"]) == 2
@@ -125,6 +131,23 @@ def test_figures_of_loads_are_recorded_and_have_a_trend(
     assert "latency_ms.p99=" in capsys.readouterr().out
     assert main(["runs", "diff", "1", "3", "--history", "history.db"]) == 0
     assert "latency_ms.p99" in capsys.readouterr().out
+
+
+def test_a_history_that_cannot_be_opened_is_refused_before_the_first_request(
+    server: LoadServer, tmp_path: Path
+) -> None:
+    @probe.load(target=http("GET", server.url + "/orders"), rate=10, duration=0.1)
+    def load(t):  # type: ignore[no-untyped-def]
+        t.p99_under("10s")
+
+    place = tmp_path / "typo" / "history.db"
+    for history in (place, ForgivingHistory(RunHistory(place))):
+        with pytest.raises(HistoryError, match="there is no folder") as refused:
+            load.run(history=history)
+        assert refused.value.state == "the probe was not run"
+    shown = ProbeRuns(None, str(place), ()).result("key", load)  # what its tests show in pytest
+    assert shown.report is None and "there is no folder" in (shown.error or "")
+    assert server.connections == 0
 
 
 def test_list_and_explain_send_nothing(server: LoadServer, capsys: pytest.CaptureFixture[str]) -> None:

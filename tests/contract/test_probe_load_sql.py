@@ -278,10 +278,10 @@ def test_a_statement_whose_answer_is_checked_is_no_longer_in_flight(sqlite: Data
 def test_ctrl_c_cancels_what_runs(sqlite: Database) -> None:
     # the stop signal is what the first Ctrl-C sends to every process of a load
     from ematix_probe import probe
+    from ematix_probe.load.loop_timer import clock
     from ematix_probe.load.running import build_shares
     from ematix_probe.load.shares import StopSignal
     from ematix_probe.load.sql_load import run_sql_share
-    from ematix_probe.load.timer import clock
 
     started = threading.Event()
 

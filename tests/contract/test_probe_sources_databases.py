@@ -258,3 +258,11 @@ def test_a_url_with_an_unknown_variable_is_an_error_that_names_it() -> None:
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 def test_a_missing_file_is_an_error_with_a_next_step(kind: str) -> None:
     all_are_errors(getattr(source, kind)("nowhere/shop.db"), "nowhere/shop.db", "correct the path")
+
+
+def test_a_missing_table_with_a_dot_in_its_name_is_told_how_schemas_are_written(shop: Database) -> None:
+    (result,) = probe(shop.source, lambda t: t.row_count(at_least=0), table="sales.orders").assertions
+    assert result.verdict == "error"
+    assert 'write  schema="sales", table="orders"' in result.message
+    (other,) = probe(shop.source, lambda t: t.row_count(at_least=0), table="no_such_table").assertions
+    assert "schema=" not in other.message

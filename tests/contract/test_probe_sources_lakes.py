@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from ematix_probe import source
 from ematix_probe.sources.base import Source
+from ematix_probe.sources.files import parquet_scan
 from ematix_probe.tester import Tester
 from tests.contract.probe_setup import Watched, probe, verdicts
 
@@ -135,3 +137,56 @@ def test_an_iceberg_table_is_read_by_its_folder_and_its_snapshots(tmp_path: Path
     assert [each.verdict for each in (empty, older, newest, unknown)] == ["pass", "pass", "pass", "error"]
     assert "has no snapshot 7" in unknown.assertions[0].message
     catalog.engine.dispose()
+
+
+def written(folder: Path, kind: str) -> Path:
+    """A Delta table of four rows: one has no value ``added``, and one NaN as ``x``."""
+    table = folder / "a b" / "orders"
+    first = pa.table({"id": [1, 2], "x": [0.5, float("nan")]})
+    second = pa.table({"id": [3, 4], "x": [1.5, 2.5], "added": [None, "y"]})
+    if kind != "evolved":
+        first = first.append_column("added", pa.array(["y", "y"]))
+    partitions = ["id"] if kind == "partitioned" else None
+    write_deltalake(str(table), first, partition_by=partitions)
+    if kind == "evolved":
+        write_deltalake(str(table), second.slice(1), mode="append", schema_mode="merge")
+        write_deltalake(str(table), second.slice(0, 1), mode="append")
+        DeltaTable(str(table)).update(predicate="id < 3", new_values={"added": "y"})
+    else:
+        write_deltalake(str(table), second, mode="append")
+    if kind == "with a feature":
+        features = ["deletionVectors"]
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7} | {
+            "readerFeatures": features,
+            "writerFeatures": features,
+        }
+        entry = json.dumps({"protocol": protocol})
+        (table / "_delta_log" / f"{DeltaTable(str(table)).version() + 1:020}.json").write_text(entry)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("kind", "by_duckdb"),
+    [("plain", True), ("evolved", True), ("partitioned", False), ("with a feature", False)],
+)
+def test_files_of_a_delta_table_are_read_directly_only_where_they_are_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, by_duckdb: bool
+) -> None:
+    scans: list[object] = []
+
+    def noting(*given: Any) -> Any:
+        scans.append(parquet_scan(*given))
+        return scans[-1]
+
+    monkeypatch.setattr("ematix_probe.sources.delta.parquet_scan", noting)
+
+    def declare(t: Tester) -> None:
+        t.column("id").between(1, 4).unique()
+        t.column("x").between(0, 9)
+        t.column("added").not_null()
+        t.schema_match({"id": "bigint", "x": "double", "added": "text"})
+
+    report = probe(source.delta(written(tmp_path, kind)), declare)
+    assert verdicts(report) == ["pass", "pass", "fail", "fail", "pass"], report
+    assert [each.failing for each in report.assertions] == [0, 0, 1, 1, None]
+    assert bool(scans) is by_duckdb

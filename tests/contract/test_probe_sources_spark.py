@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlglot import exp
 
 from ematix_probe import source
 from ematix_probe.tester import Tester
@@ -72,3 +73,18 @@ def test_all_assertions_are_one_statement_whose_rows_stay_in_spark(orders: DataF
 
     assert verdicts(probe(watched, checks)) == ["fail", *["pass"] * 7]
     assert watched.rows == [1, 5]
+
+
+def test_repeated_keys_and_their_count_come_from_one_exchange(spark: SparkSession, orders: DataFrame) -> None:
+    watched = Watched(source.frame(orders))
+    report = probe(watched, lambda t: t.unique(["the state"]))
+    assert [row["the state"] for row in report.assertions[0].samples] == ["new"] * 10
+    assert report.assertions[0].failing == 40
+    measuring, sampling = watched.statements
+    assert "GROUP BY" not in sampling.sql("spark")
+    named = {cte.alias for cte in measuring.find_all(exp.CTE)}
+    (view,) = {table.name for table in measuring.find_all(exp.Table)} - named - {"repeated"}
+    orders.createOrReplaceTempView(view)
+    explained = spark.sql(f"EXPLAIN {measuring.sql('spark')}").collect()[0].plan
+    spark.catalog.dropTempView(view)
+    assert "ReusedExchange" in explained

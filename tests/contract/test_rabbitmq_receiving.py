@@ -183,10 +183,10 @@ def test_a_spool_acknowledges_what_is_settled_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_messages_arrive_once(
-    rabbitmq: RabbitMQServer, rabbitmq_queue: str, tmp_path: Path
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_many_messages_arrive_once(
+    rabbitmq: RabbitMQServer, rabbitmq_queue: str, tmp_path: Path, count: int
 ) -> None:
-    count = 100_000
     rabbitmq.publish(rabbitmq_queue, [b"%d" % n for n in range(count)])
     target = Target()
     with Spool(tmp_path) as spool:

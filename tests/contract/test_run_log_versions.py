@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.backends.state_stores.run_logs import open_run_log, open_slots, sql_tables
+from ematix_flow.backends.state_stores.run_logs import open_actions, open_run_log, open_slots, sql_tables
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.runlog.tables import UPGRADES
@@ -145,6 +145,18 @@ def test_a_log_of_the_first_version_gets_slots_from_any_process_that_opens_it(ol
         assert log.get("old").status == "succeeded"
     with open_slots(f"{old}?create_tables=false", env={}) as slots:
         assert [record.slot.fire_time for record in slots.unfinished()] == [NOON]
+
+
+def test_a_log_of_the_first_version_gets_actions_and_one_that_only_looks_sees_none(old: str) -> None:
+    with open_actions(old, env={}, read_only=True) as actions:
+        assert actions.list() == () and actions.holds() == ()
+    assert version_of(old) == 1
+    with open_actions(old, env={}) as actions:
+        assert actions.request("run", "orders", {}, by="ada", via="cli")[1]
+        assert actions.hold("schedule", "orders", by="ada")
+    with open_actions(f"{old}?create_tables=false", env={}, read_only=True) as actions:
+        assert [record.subject for record in actions.list()] == ["orders"]
+        assert [hold.name for hold in actions.holds()] == ["orders"]
 
 
 def test_one_that_only_looks_upgrades_nothing(old: str) -> None:

@@ -224,6 +224,7 @@ IMPORTS = {
     "list": ["list"],
     "status": ["status"],
     "clear": ["clear", "few"],
+    "pause": ["pause", "few"],
     "consume-list": ["consume-list"],
     "transform list": ["transform", "list"],
     "dlq list": ["dlq", "list"],
@@ -231,8 +232,10 @@ IMPORTS = {
     "state show": ["state", "show"],
     "connections list": ["connections", "list"],
     "secrets list": ["secrets", "list"],
+    "web": ["web", "--port", "0"],
+    "mcp": ["mcp"],
 }
-# others of these groups import by the same lines; a slot is run by the scheduler, whose own tests stop it
+# others import by the same lines; slots and actions are run by the scheduler, whose own tests stop it
 LIKE_OTHERS = {
     "transform run",
     "dlq show",
@@ -245,6 +248,10 @@ LIKE_OTHERS = {
     "connections check",
     "secrets test",
     "run-slot",
+    "run-action",
+    "resume",
+    "stop",
+    "restart",
 }
 # Spark reads files for every command.
 FILES = """

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.engine.jvm.jars import JarArtifact, JarLock, fetch_jars, jar_status, jars_for
-from ematix_flow.engine.jvm.java_process import MODULE_OPTIONS, spark_home
+from ematix_flow.engine.jvm.java_options import MODULE_OPTIONS
+from ematix_flow.engine.jvm.java_process import spark_home
 from ematix_flow.engine.jvm.java_runtime import find_java
 from ematix_flow.errors import JarsUnavailable
 

@@ -15,7 +15,7 @@ from ematix_flow import (
     SQLiteConnection,
     ematix,
 )
-from ematix_flow.errors import ExpectationFailed
+from ematix_flow.errors import ExpectationFailed, ShrinkRefused
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.run.quarantine import Quarantine, QuarantineChoice
 from ematix_flow.transforms import filter_where
@@ -97,3 +97,29 @@ def test_rows_that_fail_go_to_quarantine_and_are_replayed(
     with pytest.raises(ExpectationFailed, match="some rows"):
         load.sync()
     assert ids(target, "orders", spark) == [1, 2, 4]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_refresh_of_which_all_rows_fail_names_the_expectation(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "source.db", isolation_level=None)) as database:
+        database.execute("CREATE TABLE orders (id INTEGER, amount INTEGER, email TEXT)")
+        database.executemany("INSERT INTO orders VALUES (?, ?, ?)", ROWS)
+
+        @ematix.pipeline(
+            target=ORDERS,
+            source_connection=SQLiteConnection(name="source", path=str(tmp_path / "source.db")),
+            target_connection=target_connection("parquet", tmp_path),
+            mode="truncate",
+            name="orders",
+            expectations=[ematix.expect_or_drop("positive", "amount > 0")],
+        )
+        def load(conn: Any) -> str:
+            return "SELECT id, amount, coalesce(email, 'none') AS email FROM orders WHERE amount <> -5"
+
+        load.sync()
+        database.execute("UPDATE orders SET amount = -10 WHERE amount > 0")
+        with pytest.raises(
+            ShrinkRefused, match=r"all 3 rows fail 'positive', and shop\.orders holds"
+        ) as found:
+            load.sync()
+    assert found.value.next_step == "correct the expectation, or the rows at the source"

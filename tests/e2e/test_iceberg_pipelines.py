@@ -27,6 +27,7 @@ from ematix_flow import (
     register_connection,
 )
 from ematix_flow.errors import CannotConnect
+from tests.iceberg_reading import static_table
 from tests.services.s3 import S3Server
 from tests.services.s3_tables import catalog_fields, create_table_bucket
 
@@ -93,6 +94,39 @@ def test_rows_go_from_postgres_into_iceberg_and_on_to_duckdb(pg_database: str, t
         wanted = expected.fetchall()
     with duckdb.connect(str(tmp_path / "warehouse.duckdb")) as mart:
         assert mart.execute("SELECT customer, amount FROM mart.revenue ORDER BY 1").fetchall() == wanted
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_plan_says_whether_spark_commits_and_why(tmp_path: Path) -> None:
+    """From the first load on, which makes the namespace and the table."""
+    register_connection(DuckDBConnection(name="shop", path=str(tmp_path / "shop.duckdb")))
+    duckdb.connect(str(tmp_path / "shop.duckdb")).execute("CREATE TABLE t AS SELECT 1::BIGINT AS id").close()
+    warehouse = str(tmp_path / "lake")
+    register_connection(IcebergConnection(name="lake", catalog_type="hadoop", warehouse=warehouse))
+
+    @ematix.table(schema="raw", name="t")
+    class Table:
+        id: Annotated[BigInt, pk()]
+
+    def load(mode: Any) -> Any:
+        @ematix.pipeline(
+            source_connection="shop", target_connection="lake", target=Table, mode=mode, name=f"load {mode}"
+        )
+        def pipeline(conn: Any) -> str:
+            return "SELECT id FROM t"
+
+        return pipeline
+
+    for mode, held in (("append", 1), ("append", 2), ("truncate", 1)):
+        pipeline = load(mode)
+        assert "commit = direct: tasks write the table's files, and pyiceberg commits" in str(pipeline.plan())
+        assert pipeline.sync().targets[0].rows_inserted == 1
+        table = static_table(tmp_path / "lake", "raw", "t")
+        assert table is not None
+        snapshot = table.current_snapshot()
+        assert snapshot is not None and snapshot.summary is not None
+        assert (snapshot.summary["total-records"], snapshot.summary["engine-name"]) == (str(held), None)
+    assert "commit = spark: mode merge compares the rows with those of the table" in str(load("merge").plan())
 
 
 @pytest.mark.usefixtures("spark")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,9 +174,49 @@ def statuses(table: str) -> dict[str, str]:
     return {line.split()[0]: line.split()[1] for line in table.strip().splitlines()[1:]}
 
 
+def demo_with_its_page(folder: Path, flow: Path) -> str:
+    """What `flow demo --web` prints. It ends with a page that shows the runs, until it is stopped."""
+    left_out = (*_LEFT_OUT, "DISPLAY", "BROWSER")
+    env = {name: value for name, value in os.environ.items() if name not in left_out}
+    with (
+        open(folder / "story", "w+", encoding="utf-8") as story,
+        subprocess.Popen(
+            [flow, "demo", "--dir", "demo", "--web"],
+            cwd=folder,
+            env={**env, "NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=story,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stderr is not None
+        try:
+            lines = list[str]()
+            for line in process.stderr:
+                lines.append(line)
+                if line.startswith("sign in again with the token "):
+                    break
+            else:
+                pytest.fail("".join(lines))
+            (address,) = (each.removeprefix("open ") for each in lines if each.startswith("open "))
+            asked = urllib.request.Request(f"{address.partition('/?code=')[0]}/api/v1/runs?status=failed")
+            asked.add_header("Authorization", f"Bearer {lines[-1].split()[-1]}")
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                (failed,) = json.load(answer)["items"]
+            assert (failed["pipeline"], failed["trigger"]) == ("payments", "demo")
+        except BaseException:
+            process.kill()  # else leaving the block would wait for it
+            raise
+        process.terminate()
+        assert process.wait(60) == 0
+        story.seek(0)
+        return story.read()
+
+
 @pytest.mark.timeout(900)
 def test_the_demo_tells_its_story_and_what_it_offers_next_works(folder: Path, programs: Path) -> None:
-    story = run(folder, programs / "flow", "demo", "--dir", "demo")
+    story = demo_with_its_page(folder, programs / "flow")
     demo, flow = folder / "demo", programs / "flow"
     tables = [part for part in story.split("\n\n") if part.startswith("pipeline ")]
     first, second = (statuses(table) for table in tables)

@@ -258,6 +258,19 @@ def test_plan_run_preview_and_maintain_show_a_lake_table(
 # ------------------------------------------------------------------ with other writers and readers
 
 
+def test_the_plan_says_whether_spark_commits_and_why(lake: Path, shop: Path) -> None:
+    direct = load("direct")
+    assert "commit = direct: tasks write the table's files, and delta-rs commits them" in str(direct.plan())
+    for rows in (10, 20):
+        assert direct.sync().targets[0].rows_inserted == 10
+        assert len(stored(lake / "direct", "order_id")) == rows
+        assert "delta-rs" in str(DeltaTable(str(lake / "direct")).history(1)[0]["engineInfo"])
+    merged = load("merged", name="merged", mode="merge")
+    assert "commit = spark: mode merge compares the rows with those of the table" in str(merged.plan())
+    (choice,) = [c for c in direct.plan().to_json()["targets"][0]["choices"] if c["name"] == "commit"]
+    assert choice["value"] == "direct"
+
+
 def test_a_table_that_delta_rs_wrote_is_appended_to_and_merged_into(lake: Path, shop: Path) -> None:
     schema = pa.schema(
         [

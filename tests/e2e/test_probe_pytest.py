@@ -32,7 +32,7 @@ shop = Counted("shop.db")
 def customers(t):
     t.column("id").not_null().unique()
     t.row_count(at_least=1)
-    t.row_count(at_least=2, severity="warn")
+    t.row_count(at_least=2, severity="warn", name="row_count_wanted")
 
 @probe.data(source=shop, table="orders")
 def orders(t):
@@ -86,11 +86,11 @@ def test_each_assertion_is_a_test_and_each_probe_runs_once(project: Path) -> Non
         "test_again.py::customers::id.not_null": "PASSED",
         "test_again.py::customers::id.unique": "PASSED",
         "test_again.py::customers::row_count": "PASSED",
-        "test_again.py::customers::row_count#2": "PASSED",
+        "test_again.py::customers::row_count_wanted": "PASSED",
         "test_quality.py::customers::id.not_null": "PASSED",
         "test_quality.py::customers::id.unique": "PASSED",
         "test_quality.py::customers::row_count": "PASSED",
-        "test_quality.py::customers::row_count#2": "PASSED",
+        "test_quality.py::customers::row_count_wanted": "PASSED",
         "test_quality.py::orders::amount.between": "FAILED",
         "test_quality.py::orders::a:b": "PASSED",
         "test_quality.py::orders::amout.not_null": "FAILED",
@@ -147,6 +147,18 @@ def test_what_cannot_be_recorded_is_a_warning_and_loses_no_verdict(project: Path
     assert code == 0
     assert "4 passed, 1 warning" in out[-1]
     assert "customers was not recorded: the history sqlite://" in " ".join("\n".join(out).split())
+
+
+def test_assertions_about_the_past_fail_when_the_history_cannot_be_opened(project: Path) -> None:
+    Path("test_past.py").write_text(
+        "from ematix_probe import probe\nfrom probes import shop\n\n"
+        "@probe.data(source=shop, table='orders')\ndef past(t):\n"
+        "    t.row_count(at_least=1)\n    t.row_count_change(max_drop=0.1)\n    t.drift('row_count')\n"
+    )
+    code, out = run_pytest("-q", "test_past.py", "--probe-history", "typo/h.db")
+    assert code == 1
+    assert "2 failed, 1 passed" in out[-1]
+    assert "there is no folder" in "\n".join(out)
 
 
 RAISES = """

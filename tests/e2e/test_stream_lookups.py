@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from ematix_flow import Annotated, BigInt, Lookup, ManagedTable, Text, pk
 from ematix_flow.engine.planning.stream_columns import run_transform_sql
 from ematix_flow.engine.streams import lookups as lookups_module
+from ematix_flow.engine.streams.letter_loader import LetterLoader
 from ematix_flow.engine.streams.lookups import Lookups
-from ematix_flow.engine.streams.replay_loader import ReplayLoader
 from ematix_flow.engine.streams.stream_folder import stream_folder_for
 from ematix_flow.errors import FlowError
 from ematix_flow.run.context_setup import spark_starter
@@ -132,6 +132,19 @@ def test_a_plan_reads_no_row_of_a_lookup_and_a_run_names_the_lookup_that_fails(
         assert "lookup" in str(raised.value.next_step)
 
 
+class Commits:
+    """Keeps which messages a replay was about to commit."""
+
+    def __init__(self) -> None:
+        self.indexes = list[list[int]]()
+
+    def before_commit(self, indexes: Sequence[int], batch: str, *, alone: bool) -> None:
+        self.indexes.append(list(indexes))
+
+    def settle(self, indexes: Sequence[int], batch: str, targets: Sequence[str]) -> None:
+        assert list(indexes) == self.indexes[-1]
+
+
 def test_replayed_messages_are_joined_and_leave_no_rows_behind(
     kafka: KafkaServer, kafka_topic: str, pg_database: str, spark: SparkSession
 ) -> None:
@@ -146,8 +159,10 @@ def test_replayed_messages_are_joined_and_leave_no_rows_behind(
         lookups={"names": Lookup(warehouse(pg_database), table="names")},
     ).spec
     before = cached_views(spark)
-    loader = ReplayLoader(declared, open_connections(spark_starter()), stream_folder_for(declared))
-    assert loader.load([{"value": b'{"id": 1, "tier": "gold"}', "topic": kafka_topic}], "first") == {}
+    loader = LetterLoader(declared, open_connections(spark_starter()), stream_folder_for(declared))
+    commits = Commits()
+    assert loader.load([{"value": b'{"id": 1, "tier": "gold"}', "topic": kafka_topic}], commits) == {}
+    assert commits.indexes == [[0]]
     assert query(pg_database, "SELECT id, name FROM joined") == [(1, "ada")]
     assert cached_views(spark) == before
 

@@ -11,7 +11,7 @@ from ematix_flow.cli.app import app
 from tests.property.fuzzed_values import TEXTS, misspelled
 
 # these wait, write a project, start Spark or download; their options are tried by their own tests
-_NOT_TRIED = {"scheduler", "demo", "init", "doctor", "jars fetch", "run-slot"}
+_NOT_TRIED = {"scheduler", "web", "mcp", "demo", "init", "doctor", "jars fetch", "run-slot", "run-action"}
 _NOT_GIVEN = {"--follow", "--show", "--install-completion", "--show-completion"}  # waits; shows a secret
 
 

@@ -96,7 +96,7 @@ def _public_calls() -> dict[str, Any]:
                 found[f"{shown}.{name}"] = value
     decorators = import_module("ematix_flow").ematix
     for name in dir(decorators):
-        if not name.startswith("_"):
+        if not name.startswith("_") and callable(getattr(decorators, name)):
             found[f"ematix.{name}"] = getattr(decorators, name)
     return found
 

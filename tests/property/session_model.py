@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ematix_flow.engine.streams.state.operator import state_version
+from ematix_flow.engine.streams.state.stateful_operator import state_version
 from ematix_flow.spec.windows import Window
 from tests.property.window_model import Event, aggregates
 

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from ematix_flow.engine.streams.joins.join_operator import JoinOperator
 from ematix_flow.engine.streams.joins.join_state import EVENT, JoinState
-from ematix_flow.engine.streams.joins.operator import JoinOperator
-from ematix_flow.engine.streams.state.operator import SOURCE, state_version
 from ematix_flow.engine.streams.state.progress import Progress
 from ematix_flow.engine.streams.state.state_file import StateFile
+from ematix_flow.engine.streams.state.stateful_operator import SOURCE, state_version
 from ematix_flow.spec.connections import KafkaConnection
 from ematix_flow.spec.joins import JOIN_KINDS, Join
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from ematix_flow.engine.streams.state.operator import state_version
 from ematix_flow.engine.streams.state.state_file import StateFile
+from ematix_flow.engine.streams.state.stateful_operator import state_version
 from ematix_flow.engine.streams.windows.accumulators import build_accumulators
-from ematix_flow.engine.streams.windows.operator import WindowOperator
+from ematix_flow.engine.streams.windows.window_operator import WindowOperator
 from ematix_flow.engine.streams.windows.window_state import START, WindowState
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec

@@ -35,6 +35,7 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "staging.loaded",
         "apply.began",
         "apply.table_changed",
+        "apply.first_rows_written",
         "gate.checked",
         "gate.quarantined",
         "gate.replay_removed",
@@ -46,6 +47,7 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "apply.before_commit",
         "apply.after_commit",
         "staging.dropped",
+        "post.recorded",
         "runlog.before_finish",
         "files.version_written",
         "files.before_publish",
@@ -68,8 +70,14 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "stream.staged",
         "stream.target_committed",
         "stream.sent",
+        "replay.committed",
         "stream.committed",
         "stream.acknowledged",
+        "action.requested",
+        "action.effected",
+        "action.claimed",
+        "action.begun",
+        "action.carried_out",
     } == fault_points.POINTS
     assert fault_points.declared_points().keys() >= fault_points.POINTS
     assert all(fault_points.declared_points().values())

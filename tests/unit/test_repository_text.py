@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,16 @@ FORBIDDEN = {
     r"|proxy\.golang|deb\.debian)\.org",
     "a tracker's number": r"\b(?:issue|ticket|pull request) ?#\d",
 }
+
+
+@functools.cache
+def tracked_texts() -> dict[Path, str]:
+    """Every tracked file but pictures and archives."""
+    texts = {}
+    for path in tracked_files():
+        with suppress(UnicodeDecodeError):
+            texts[path] = path.read_text(encoding="utf-8")
+    return texts
 
 
 def tracked_files() -> list[Path]:
@@ -35,11 +47,7 @@ def findings(text: str, pattern: str) -> list[str]:
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_no_tracked_text_holds(what: str) -> None:
     found = []
-    for path in tracked_files():
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue  # a picture or an archive
+    for path, text in tracked_texts().items():
         found += [f"{path.relative_to(REPOSITORY)}:{line}" for line in findings(text, FORBIDDEN[what])]
     assert found == []
 

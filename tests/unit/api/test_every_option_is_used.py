@@ -49,7 +49,7 @@ from ematix_flow.spec.connections import (
     ObjectStoreLocalConnection,
     SQLiteConnection,
 )
-from ematix_flow.spec.pipelines import RetryPolicy
+from ematix_flow.spec.retry_policy import RetryPolicy
 from ematix_flow.transforms import limit
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from ematix_flow import BigInt, Target, Text, TimestampTZ, ematix, natural_key, pk
 from ematix_flow.errors import DeclarationError
-from ematix_flow.spec.pipelines import PipelineSpec, RetryPolicy, TransformSpec
+from ematix_flow.spec.pipelines import PipelineSpec, TransformSpec
+from ematix_flow.spec.retry_policy import RetryPolicy
 from ematix_flow.spec.workflows import WorkflowSpec
 from ematix_flow.transforms import deduplicate_by, filter_where
 

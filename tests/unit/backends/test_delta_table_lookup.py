@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.delta.format import DeltaFormat
+from ematix_flow.backends.delta.table_format import DeltaFormat
 from ematix_flow.backends.stores import table_folders
 from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.errors import PlanError
@@ -65,9 +65,12 @@ def test_the_own_folders_of_a_table_are_not_walked(delta: DeltaFormat, tmp_path:
     make(tmp_path, "a/b")
     put(tmp_path, "a/b/day=1/hour=1/x.parquet")
     delta.require_separate(table("a", "b"))
+    with pytest.raises(PlanError, match="'a/b/c' and 'a/b' would be one inside the other"):
+        delta.require_separate(table("a", "b/c"))
     make(tmp_path, "a/b/c")
+    delta.require_separate(table("a", "b"))  # found before: a later table is refused instead, as above
     with pytest.raises(PlanError, match="'a/b' and 'a/b/c' would be one inside the other"):
-        delta.require_separate(table("a", "b"))
+        DeltaFormat(LocalStore(str(tmp_path))).require_separate(table("a", "b"))
 
 
 def test_folders_without_end_are_refused(

@@ -7,11 +7,11 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from ematix_flow.backends.duckdb.column_types import export_cast, source_type
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
 from ematix_flow.backends.duckdb.shared_connections import catalog_name
-from ematix_flow.backends.duckdb.types import export_cast, source_type
 from ematix_flow.backends.sql.session import SqlDialect
-from ematix_flow.backends.sqlite import types as sqlite_types
+from ematix_flow.backends.sqlite import column_types as sqlite_types
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect, table_name
 from ematix_flow.spec.types import KINDS, DataType
 

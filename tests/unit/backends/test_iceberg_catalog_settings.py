@@ -11,15 +11,17 @@ import pytest
 from ematix_flow import IcebergConnection
 from ematix_flow.backends.iceberg.catalog_settings import catalog_name, catalog_settings, storage_settings
 from ematix_flow.backends.iceberg.dialect import IcebergDialect, can_widen
-from ematix_flow.backends.iceberg.format import IcebergFormat
+from ematix_flow.backends.iceberg.table_format import IcebergFormat
 from ematix_flow.backends.iceberg.table_names import Namespaces, may_mean_metadata
 from ematix_flow.backends.iceberg.warehouse import open_store, spark_warehouse
+from ematix_flow.backends.lake.direct_table import SparkNeeded
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.errors import CannotConnect, PlanError
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
+BY_SPARK = SparkNeeded("a test")
 KEYS = {"access_key_id": "AK", "secret_access_key": "SK-secret"}
 
 
@@ -163,7 +165,7 @@ def test_a_name_that_would_lead_elsewhere_is_refused(name: str, why: str) -> Non
 
 
 def test_a_catalog_that_keeps_tables_in_namespaces_wants_one(tmp_path: Path) -> None:
-    format = IcebergFormat(Namespaces("c"), LocalStore(str(tmp_path)), journals="w")
+    format = IcebergFormat(Namespaces("c"), LocalStore(str(tmp_path)), journals="w", direct=BY_SPARK)
     with pytest.raises(PlanError, match="in no namespace"):
         format.table_expression(TableSpec(None, "t", (ColumnSpec("id", DataType("big_int")),)))
 
@@ -218,5 +220,5 @@ def test_iceberg_widens_some_types(live: DataType, declared: DataType, can: bool
     ],
 )
 def test_only_what_surely_did_nothing_is_tried_again(tmp_path: Path, told: str, conflict: bool) -> None:
-    format = IcebergFormat(Namespaces("c"), LocalStore(str(tmp_path)), journals=None)
+    format = IcebergFormat(Namespaces("c"), LocalStore(str(tmp_path)), journals=None, direct=BY_SPARK)
     assert format.is_conflict(RuntimeError(told)) is conflict

@@ -22,6 +22,15 @@ MOMENT = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 PIPELINES = ("orders", "refunds")
 
 
+READ: list[str] = []  # the files that were read
+
+
+class ReadingStore(LocalStore):
+    def read(self, path: str) -> str:
+        READ.append(path)
+        return super().read(path)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     return LocalStore(str(tmp_path))
@@ -148,6 +157,19 @@ def test_a_reader_that_began_before_a_fold_ends_as_if_there_were_none(store: Loc
     seen += [entry.run_id for entry in runs]
     assert seen == [f"run {n}" for n in (8, 6, 4, 2)]
     assert reader.has_batch("orders", "lake:sales.orders", "slot:2")
+
+
+def test_a_process_reads_the_batches_of_a_segment_once(tmp_path: Path) -> None:
+    """Each load needs all of them, and a stream that runs for weeks has many segments."""
+    store = ReadingStore(str(tmp_path))
+    for number in range(1, 9):
+        load(store, number)
+    opened(store).fold(keep=2)
+    READ.clear()
+    for number in range(1, 9):
+        assert opened(store).has_batch(PIPELINES[number % 2], "lake:sales.orders", f"slot:{number}")
+        assert not opened(store).has_batch(PIPELINES[number % 2], "lake:sales.orders", f"slot:{number + 1}")
+    assert len([path for path in READ if path.endswith(".batches")]) == len(PIPELINES)
 
 
 def test_an_entry_whose_load_is_under_way_is_left_alone(store: LocalStore) -> None:

@@ -26,6 +26,14 @@ def test_a_file_that_vanishes_while_files_are_listed_is_left_out(store: LocalSto
     assert sorted(path for path, _ in listed) == ["_delta_log/0", "_ematix_flow/5", "day=1/_delta_log/4"]
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_created_once_and_whole(store: LocalStore, tmp_path: Path, durable: bool) -> None:
+    store.create("new/file", "one", durable=durable)
+    with pytest.raises(FileExistsError):
+        store.create("new/file", "two", durable=durable)
+    assert [(path.name, path.read_text()) for path in (tmp_path / "new").iterdir()] == [("file", "one")]
+
+
 def test_folders_that_are_not_wanted_are_passed_over_at_the_top_only(store: LocalStore) -> None:
     found = dict(store.files_below("t", without=("_delta_log", "_ematix_flow", "1")))
     assert found == {"1": 4, "2": 4, "day=1/3": 4, "day=1/_delta_log/4": 4}

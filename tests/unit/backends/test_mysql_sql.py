@@ -13,8 +13,8 @@ from ematix_flow.backends.mysql.create_table import with_key_lengths
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.failures import diagnose, find_rejection, is_conflict, target_failure
 from ematix_flow.backends.mysql.insert_values import insert_values
-from ematix_flow.backends.mysql.load_data_text import encode_rows
 from ematix_flow.backends.mysql.names import parse_table_name, require_names
+from ematix_flow.backends.mysql.row_text import encode_rows
 from ematix_flow.errors import ConfigError, RowRejected, SchemaMismatch, SourceFailed, TargetFailed
 from ematix_flow.spec.connections import MySQLConnection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec

@@ -29,7 +29,8 @@ from ematix_flow.spec.watermarks import SourceRange, Watermark
 from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.projection import build_projection
 from ematix_flow.strategies.ranges import restrict_to_range
-from ematix_flow.strategies.sql import IncomingRows, ShrinkLimit, StrategyStep
+from ematix_flow.strategies.shrink_limit import ShrinkLimit
+from ematix_flow.strategies.sql import IncomingRows, StrategyStep
 from ematix_flow.transforms import deduplicate_by, filter_where, limit
 
 

@@ -23,7 +23,7 @@ from ematix_flow.spec.connections import (
     redact,
     split_url,
 )
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 # each end is a canary, so that a part of the password that leaks is seen too
 SECRETS = (
@@ -252,3 +252,20 @@ def test_a_secret_in_json_is_masked_within_its_quotes() -> None:
 
 def test_the_systems_words_after_a_word_that_is_no_path_stay_masked() -> None:
     assert mask("password: File exists") == "password: *** exists"
+
+
+@pytest.mark.parametrize(
+    "advice",
+    [
+        "export DB_PASSWORD=…   or give a default with  ${DB_PASSWORD:-…}",
+        "set it, as in  export API_TOKEN=...",
+        'write  password="…"',
+    ],
+)
+def test_a_gap_to_fill_in_is_no_secret(advice: str) -> None:
+    assert mask(advice) == advice
+
+
+@pytest.mark.parametrize("text", ["export DB_PASSWORD=…hidden", "password=-…x", "token='...s3cret'"])
+def test_a_value_that_begins_like_a_gap_stays_masked(text: str) -> None:
+    assert mask(text).endswith("=***")

@@ -21,9 +21,9 @@ from ematix_flow.engine.streams.declaration_record import (
     read_record,
     write_record,
 )
+from ematix_flow.engine.streams.declaration_store import DeclarationStore
 from ematix_flow.engine.streams.declared_changes import check_state_file, refuse_declared_changes
 from ematix_flow.engine.streams.kept_targets import known_targets
-from ematix_flow.engine.streams.recorded_declaration import RecordedDeclaration
 from ematix_flow.engine.streams.state.progress import Progress
 from ematix_flow.engine.streams.state.state_file import StateFile
 from ematix_flow.engine.streams.state.status import StateStatus
@@ -294,7 +294,7 @@ def test_a_target_that_is_new_is_named_when_the_stream_starts(tmp_path: Path) ->
     other.folder.mkdir(parents=True)
     write_record(other.folder, DeclarationRecord(targets={"lite:out": LoadedTarget("append")}))
     known = known_targets(folder)
-    RecordedDeclaration(spec, own, spec.targets, known, ("kafka",), notes.append).check()
+    DeclarationStore(spec, own, spec.targets, known, ("kafka",), notes.append).check()
     assert notes == ["lite:more is a new target: it gets what the stream reads from now on"]
     assert known_targets(folder).new_among(spec.targets) == ["lite:more"]  # until it is loaded
 
@@ -304,7 +304,7 @@ def test_a_target_that_was_never_reached_is_not_new(tmp_path: Path) -> None:
     folder, notes = StreamFolder(tmp_path), list[str]()
     spec = declared(targets=[Target(LITE, table=name) for name in ("out", "more")])
     first = Checkpoint(folder.checkpoint("lite:out"))
-    kept = RecordedDeclaration(spec, first, spec.targets[:1], known_targets(folder), (), notes.append)
+    kept = DeclarationStore(spec, first, spec.targets[:1], known_targets(folder), (), notes.append)
     kept.check()
     record = read_record(first.folder)
     assert record is not None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ematix_flow.engine.jvm.java_process import UTC_CLOCK, local_command
-from ematix_flow.engine.jvm.java_runtime import find_java
+import pytest
+
+from ematix_flow.engine.jvm.java_options import UTC_CLOCK
+from ematix_flow.engine.spark.launch import local_launch
 from ematix_flow.engine.spark.session_conf import session_conf
 from ematix_flow.engine.spark.settings import EngineSettings
 
 
-def test_the_local_jvm_runs_on_utc() -> None:
-    assert UTC_CLOCK in local_command(find_java(), "1g", [])
+def test_the_local_jvm_runs_on_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMATIX_FLOW_CDS", "off")
+    assert UTC_CLOCK in local_launch(EngineSettings.resolve(engine="local[1]", env={}), frozenset(), [])[0]
 
 
 def test_executors_of_a_cluster_run_on_utc(tmp_path: Path) -> None:

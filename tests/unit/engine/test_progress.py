@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.engine.streams.state.operator import BatchCounts, OpenRows
 from ematix_flow.engine.streams.state.progress import Progress
-from ematix_flow.engine.streams.windows.operator import WindowOperator
+from ematix_flow.engine.streams.state.stateful_operator import BatchCounts, OpenRows
+from ematix_flow.engine.streams.windows.window_operator import WindowOperator
 from ematix_flow.spec.connections import KafkaConnection
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec
 from ematix_flow.spec.tables import ColumnSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,16 @@ def test_each_rule_alerts_once_until_a_run_has_rows_that_pass(log: RunLog, liste
     stream.start()
     stream.fail_first(failure("positive 1"))
     assert listener.texts[-1] == ("quality_failed", "positive 1")
+
+
+def test_an_alert_about_dead_letters_names_their_command(log: RunLog, listener: Listener) -> None:
+    stream = Stream(log, listener)
+    stream.start()
+    stream.fail_first(replace(failure("positive"), dead_letters=True))
+    stream.stop()
+    (event,) = listener.events
+    assert event.state == "1 row is a dead letter, the rest is loaded"
+    assert event.next_step == "flow dlq list --pipeline orders"
 
 
 def test_a_rule_without_alerts_and_a_receiver_of_other_alerts_get_none(

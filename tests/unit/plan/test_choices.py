@@ -10,10 +10,8 @@ from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import GuaranteeRefused, Unsupported
 from ematix_flow.plan.connection_comparison import ConnectionComparison
 from ematix_flow.plan.load_paths import choose_path, derive_guarantee
-from ematix_flow.plan.spark_types import from_spark, to_spark
 from ematix_flow.plan.tuning import LoadShape, choose_tuning, tuned_value
 from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec
-from ematix_flow.spec.types import DataType
 
 DATABASE = Capabilities(
     source=True, strategies=frozenset({"append"}), transactions=True, same_db=True, parallel_read=True
@@ -60,7 +58,7 @@ def test_a_path_can_be_forced_where_it_is_possible() -> None:
     ("forced", "facts", "words"),
     [
         ("same_db", {}, "not the same database"),
-        ("copy", {"native_source": True}, "read by Spark"),
+        ("copy", {"native_source": True}, "Spark reads this source"),
         ("copy", {"computes": "normalisation of email"}, "computes nothing"),
     ],
 )
@@ -134,18 +132,3 @@ def test_what_is_not_known_of_a_source_decides_nothing() -> None:
     assert {c.name for c in choose_tuning(LoadShape("spark", FILES, DATABASE, 8, 5, ("day",)))} == {
         "read tasks"
     }
-
-
-@pytest.mark.parametrize(
-    "kind", ["small_int", "integer", "big_int", "float", "double", "boolean", "date", "bytes"]
-)
-def test_plain_types_keep_their_meaning_in_spark(kind: str) -> None:
-    assert from_spark(to_spark(DataType(kind))) == DataType(kind)
-
-
-def test_times_with_and_without_a_zone_stay_apart_in_spark() -> None:
-    assert to_spark(DataType("timestamp")) == "timestamp_ntz"
-    assert to_spark(DataType("timestamp_tz")) == "timestamp"
-    assert from_spark("decimal(10,2)") == DataType("numeric", precision=10, scale=2)
-    assert from_spark("array<int>") == DataType("json")
-    assert from_spark("interval day to second") is None

@@ -37,7 +37,7 @@ def fill(store: DeadLetterStore, count: int) -> None:
 
 
 def running(fails: Callable[[str], str | None], seen: list[list[str]]) -> RunLetters:
-    def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+    def run(letters: Sequence[DeadLetter], _: object) -> Mapping[str, str | None]:
         seen.append([str(letter.position) for letter in letters])
         return {letter.id: fails(str(letter.position)) for letter in letters}
 
@@ -80,7 +80,7 @@ def test_only_the_first_n_are_run_over_all_portions(store: DeadLetterStore) -> N
 def test_an_error_ends_the_replay_and_leaves_the_portion_as_it_was(store: DeadLetterStore) -> None:
     fill(store, 3)
 
-    def away(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+    def away(letters: Sequence[DeadLetter], _: object) -> Mapping[str, str | None]:
         raise CannotConnect("the warehouse is away")
 
     with pytest.raises(CannotConnect):
@@ -92,7 +92,7 @@ def test_an_error_ends_the_replay_and_leaves_the_portion_as_it_was(store: DeadLe
 def test_what_was_not_tried_is_released_and_ends_the_replay(store: DeadLetterStore) -> None:
     fill(store, 4)
 
-    def half(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+    def half(letters: Sequence[DeadLetter], _: object) -> Mapping[str, str | None]:
         return {letters[0].id: None}
 
     result = replay_letters("orders", store, ALL, half, chunk=3)
@@ -121,7 +121,7 @@ def test_a_lease_is_renewed_while_a_portion_runs(
 
     monkeypatch.setattr(store, "renew", renew)
 
-    def slow(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+    def slow(letters: Sequence[DeadLetter], _: object) -> Mapping[str, str | None]:
         assert renewed.wait(60)
         return {letter.id: None for letter in letters}
 
@@ -131,7 +131,7 @@ def test_a_lease_is_renewed_while_a_portion_runs(
 def test_a_lease_that_ended_meanwhile_is_reported(store: DeadLetterStore) -> None:
     fill(store, 2)
 
-    def stolen(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+    def stolen(letters: Sequence[DeadLetter], _: object) -> Mapping[str, str | None]:
         store.lease("orders", ALL, lease_seconds=60)
         return {letters[0].id: None, letters[1].id: "bad"}
 

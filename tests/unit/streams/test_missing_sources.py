@@ -16,7 +16,7 @@ from ematix_flow.spec.connections import (
     ObjectStoreLocalConnection,
     SQLiteConnection,
 )
-from ematix_flow.streams import running_stream as schedule_streams
+from ematix_flow.streams import supervised_stream
 from ematix_flow.streams.running_stream import RunningStream
 from tests.stream_runs import stream
 
@@ -61,7 +61,7 @@ def test_a_source_that_vanishes_under_the_stream_is_waited_for(
             self.heartbeat()
             raise SourceMissing("the queue 'q' was deleted while it was read")
 
-    monkeypatch.setattr(schedule_streams, "StreamRunner", Vanishing)
+    monkeypatch.setattr(supervised_stream, "StreamRunner", Vanishing)
     error, running = ended(declared(tmp_path, connection("folder", tmp_path), "q"))
     assert isinstance(error, SourceMissing)
     assert running.result().restarts == 5

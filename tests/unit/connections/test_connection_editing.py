@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow import config
-from ematix_flow.config.user_file import parse_assignments, parse_definition
+from ematix_flow.config.connection_editing import parse_assignments, parse_definition
 from ematix_flow.connections import resolve
 from ematix_flow.errors import ConfigError, UsageError
 from ematix_flow.spec.connections import KafkaConnection, RedshiftConnection
