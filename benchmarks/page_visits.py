@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -15,6 +16,12 @@ from tests.services import chromium
 
 VISITS = 20
 WAIT_MS = 60_000
+DRAG_STEPS = 200
+_RECORD_FRAMES = """() => {
+  window.frameTimes = []
+  const record = time => { window.frameTimes.push(time); requestAnimationFrame(record) }
+  requestAnimationFrame(record)
+}"""
 
 
 @contextmanager
@@ -51,6 +58,30 @@ def seconds_of_first_paints(
         found.append(float(milliseconds) / 1000)
 
     seconds_of_visits(browser, address, painted, headers=headers, visits=visits)
+    return found
+
+
+def seconds_of_frames(
+    browser: Browser, address: str, selector: str, *, headers: dict[str, str] | None = None
+) -> list[float]:
+    """The time between two frames while a drag moves this element to and fro."""
+    found: list[float] = []
+
+    def drag(page: Page) -> None:
+        element = page.locator(selector).first
+        element.wait_for()
+        box = element.bounding_box()
+        assert box is not None
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.evaluate(_RECORD_FRAMES)
+        for step in range(DRAG_STEPS):
+            page.mouse.move(x + 10 * (step % 20), y + 5 * (step % 20))
+        times = page.evaluate("window.frameTimes")
+        found.extend((later - earlier) / 1000 for earlier, later in pairwise(times))
+
+    seconds_of_visits(browser, address, drag, headers=headers, visits=1)
     return found
 
 

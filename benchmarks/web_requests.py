@@ -26,7 +26,13 @@ from typing import IO, Any
 
 from benchmarks.dagster_page import NEWEST_RUN, served_by_dagster
 from benchmarks.machine import commit, machine_facts, versions
-from benchmarks.page_visits import browser, seconds_of_first_paints, seconds_of_visits, shows
+from benchmarks.page_visits import (
+    browser,
+    seconds_of_first_paints,
+    seconds_of_frames,
+    seconds_of_visits,
+    shows,
+)
 from benchmarks.process import compile_libraries, environment
 from benchmarks.results import Result, Run
 from benchmarks.rivals import page_rival_versions
@@ -39,6 +45,8 @@ RUNS_A_SECOND = PIPELINES / 300  # each every five minutes
 BUDGET_SECONDS = 0.1
 FIRST_PAINT, SHOWN = "browser: first paint of the pipelines", "browser: the pipelines are shown"
 RUNS_SHOWN = "browser: the newest runs are shown"
+GRAPH_SHOWN = f"browser: the graph of {PIPELINES:,} pipelines is shown"
+FRAMES = "browser: a frame while the graph is dragged"
 DAGSTER_RUNS_SHOWN = f"{RUNS_SHOWN}, Dagster"
 EVENTS = f"{READERS} readers of events: processor ms a second"
 _TOKEN = "benchmark-token-0123456789"
@@ -118,14 +126,14 @@ def _round(
     yield _run(EVENTS, number, [_reading(process, port)], say)
     address = f"http://127.0.0.1:{port}"
     with browser() as opened:
+        pipelines, run = shows("main a[href^='/pipelines/p']"), shows("main a[href^='/runs/']")
+        graph = f"{address}/graph"
         visits = {
             FIRST_PAINT: seconds_of_first_paints(opened, address, headers=_HEADERS),
-            SHOWN: seconds_of_visits(
-                opened, address, shows("main a[href^='/pipelines/p']"), headers=_HEADERS
-            ),
-            RUNS_SHOWN: seconds_of_visits(
-                opened, f"{address}/runs", shows("main a[href^='/runs/']"), headers=_HEADERS
-            ),
+            SHOWN: seconds_of_visits(opened, address, pipelines, headers=_HEADERS),
+            RUNS_SHOWN: seconds_of_visits(opened, f"{address}/runs", run, headers=_HEADERS),
+            GRAPH_SHOWN: seconds_of_visits(opened, graph, shows("main canvas"), headers=_HEADERS),
+            FRAMES: seconds_of_frames(opened, graph, "main canvas", headers=_HEADERS),
         }
     for name, times in visits.items():
         yield _run(name, number, times, say)
