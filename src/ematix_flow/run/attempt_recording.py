@@ -25,7 +25,9 @@ from ematix_flow.state.runlog.records import RunRecord, RunStatus
 
 
 class AttemptRecording(RunRecording):
-    """Records one attempt at a pipeline."""
+    """Records one attempt at a pipeline. ``loaded`` is what it has loaded, once that is committed."""
+
+    loaded: RunResult | None = None
 
     def __init__(
         self, spec: PipelineSpec, context: RunContext, record: RunRecord, earlier_run_id: str | None = None
@@ -55,7 +57,13 @@ class AttemptRecording(RunRecording):
         if result is not None and spec.continue_on_target_failure and not context.retried_by_scheduler:
             follows = False  # the run goes on without the failed targets
         ending = RunEnd(spec.retry.max_attempts, follows, error)
-        values = _record_values(result) if result is not None else _failed_values(error, self.record.target)
+        if result is not None:
+            values = _record_values(result)
+        elif self.loaded is not None:  # a step after the load failed, or was stopped
+            values = _record_values(self.loaded)
+            values["metrics"]["status"] = status
+        else:
+            values = _failed_values(error, self.record.target)
         if follows and not context.retried_by_scheduler:
             mark = next_attempt_mark(longest_retry_delay(spec.retry, self.record.attempt))
             values["metrics"] = {**values.get("metrics", {}), **mark}

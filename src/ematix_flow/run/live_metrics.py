@@ -26,12 +26,16 @@ _SHORTER = ((20_000, 500), (2_000, 100), (200, 20))  # characters of a text and 
 
 @dataclass(frozen=True)
 class RunStage:
-    """A stage of a run: when it began, in seconds after the run, and how long it took (None: not ended)."""
+    """A stage of a run: when it began, in seconds after the run, and how long it took (None: not ended).
+
+    ``has_failed``: a step after the load that ended with an error.
+    """
 
     target: str
     stage: str
     started_after: float
     seconds: float | None = None
+    has_failed: bool = False
 
     def to_json(self, now: float) -> dict[str, Any]:
         """A stage that has not ended lasts until ``now``."""
@@ -43,6 +47,7 @@ class RunStage:
             "at": round(self.started_after, 3),
             "seconds": round(seconds, 3),
             "ended": ended,
+            **({"failed": True} if self.has_failed else {}),
         }
 
 
@@ -85,11 +90,11 @@ class LiveMetrics:
             stages = [each.stage for each in self._stages if each.target == slowest]
             self._set_progress(slowest, stages[-1] if stages else "", has_rows=True)
 
-    def stage_finished(self, target: str, stage: str, seconds: float) -> None:
+    def stage_finished(self, target: str, stage: str, seconds: float, *, has_failed: bool = False) -> None:
         ended = time.monotonic() - self._began
         with self._lock:
             same = [n for n, each in enumerate(self._stages) if (each.target, each.stage) == (target, stage)]
-            found = RunStage(target, stage, max(0.0, ended - seconds), seconds)
+            found = RunStage(target, stage, max(0.0, ended - seconds), seconds, has_failed)
             if same:
                 self._stages[same[-1]] = found
             else:
@@ -97,7 +102,7 @@ class LiveMetrics:
             self._has_changed = True
 
     def post_step_finished(self, step: PostStepEnd) -> None:
-        self.stage_finished(step.target, step.stage, step.seconds)
+        self.stage_finished(step.target, step.stage, step.seconds, has_failed=step.error is not None)
         with self._lock:
             self._post.append(step.to_json())
 

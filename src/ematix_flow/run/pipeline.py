@@ -142,7 +142,7 @@ def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Atte
             if attempt.number > 1:  # stopped or paused since the last attempt, which had its locks released
                 recorded.control.wait_for_answer()
                 recorded.control.safe_point("before its next attempt")
-            result, batch = _run_with_locks(declared, recorded.observed_context(), attempt, recorded.control)
+            result, batch = _run_with_locks(declared, recorded.observed_context(), attempt, recorded)
     except KeyboardInterrupt:
         raise record_cancelled(spec, connect, recorded) from None
     except PipelineLocked as error:
@@ -181,7 +181,7 @@ def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> 
 
 
 def _run_with_locks(
-    declared: DeclaredPipeline, context: RunContext, attempt: Attempt, control: RunControl
+    declared: DeclaredPipeline, context: RunContext, attempt: Attempt, recorded: AttemptRecording
 ) -> tuple[RunResult, RunBatch]:
     spec, connections, listener = declared.spec, open_connections(context.spark), context.listener
     run_id = uuid.UUID(attempt.run_id)
@@ -197,7 +197,7 @@ def _run_with_locks(
             if settle_interrupted_runs(
                 spec, connections, context.run_log, str(run_id), unreachable, note, context.observers
             ):
-                control.wait_for_answer()  # a run that died while it was held: this one is held too
+                recorded.control.wait_for_answer()  # a run that died while it was held: this one is held too
             for target in spec.targets:
                 if target.label not in unreachable:
                     for left in connections.target(target.connection).sweep_staging(spec.name, target.label):
@@ -236,6 +236,7 @@ def _run_with_locks(
                 note(text)
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
+        recorded.loaded = loaded
         parent = parent_context(spec, loaded, before)
         post = run_post_transforms(
             declared, connections, loaded, parent, context, run_declared_pipeline, note, reports

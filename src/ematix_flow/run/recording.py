@@ -211,7 +211,8 @@ class _RecordingListener(ObservedListener):
     def post_step_finished(self, step: PostStepEnd) -> None:
         super().post_step_finished(step)
         self._recording.live.post_step_finished(step)
-        self._recording.output.add_text(f"{step.target}: {step.stage} took {step.seconds:.2f} s")
+        ended = "took" if step.error is None else "failed after"
+        self._recording.output.add_text(f"{step.target}: {step.stage} {ended} {step.seconds:.2f} s")
         self._recording.save_post_steps()
 
     def note(self, text: str) -> None:

@@ -12,10 +12,13 @@ import pytest
 
 from ematix_flow import BigInt, Pipeline, SQLiteConnection, ematix, register_connection
 from ematix_flow.backends.state_stores.run_logs import open_run_log
-from ematix_flow.errors import PostTransformFailed
+from ematix_flow.errors import Interrupted, PostTransformFailed
+from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.listener import Listener, PostStepEnd, Progress
+from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.live_metrics import LONGEST_PLAN, LiveMetrics, bounded_plan
 from ematix_flow.run.recording import RunRecording
+from ematix_flow.run.restart import restart_run
 from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.runlog.sql import SqlRunLog
 from tests.unit.run.sqlite_file import execute
@@ -68,6 +71,11 @@ def declare(*steps: Any, sql: str = "SELECT n FROM raw", **options: Any) -> Pipe
 def record() -> RunRecord:
     with open_run_log(env=os.environ, reading=True) as log:
         return log.get(log.list("numbers")[0].run_id)  # a list leaves plans out
+
+
+def output() -> str:
+    with open_run_log(env=os.environ, reading=True) as log:
+        return log.output(log.list("numbers")[0].run_id) or ""
 
 
 def test_a_short_run_writes_nothing_but_its_start_and_its_end(database: Path, saved: list[Any]) -> None:
@@ -135,7 +143,36 @@ def test_each_post_load_step_is_recorded_as_it_ends(database: Path, saved: list[
         ("then SELECT 1", True),
         (f"then {two['label']}", True),
     ]
+    assert [each.get("failed", False) for each in record().metrics["stages"]][-2:] == [False, True]
+    assert f"then {two['label']} failed after 0.0" in output() and "then SELECT 1 took 0.0" in output()
     assert len(saved) == 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_the_rows_of_a_load_are_recorded_although_a_later_step_did_not_end(
+    database: Path, error: type[BaseException]
+) -> None:
+    def step(conn: Any) -> None:
+        raise error
+
+    with pytest.raises((PostTransformFailed, Interrupted)):
+        declare(step).sync()
+    run = record()
+    assert run.status == ("failed" if error is RuntimeError else "cancelled") == run.metrics["status"]
+    assert (run.rows.read, run.rows.inserted, run.path) == (2, 2, "same_db")
+    assert [(each["target"], each["status"]) for each in run.metrics["targets"]] == [
+        ("shop:numbers", "succeeded")
+    ]
+
+
+def test_a_restart_does_not_count_the_rows_of_the_failed_run_again(database: Path) -> None:
+    with pytest.raises(PostTransformFailed):
+        declare("INSERT INTO later SELECT 1").sync()
+    execute(database, "CREATE TABLE later (n INTEGER)")
+    failed = record()
+    with run_context(trigger="cli") as context:
+        restart_run(current_registry().pipeline("numbers"), context, failed)
+    assert (failed.rows.inserted, record().rows.inserted) == (2, 0)
 
 
 def test_a_step_that_fails_is_recorded_although_the_run_goes_on(database: Path) -> None:
