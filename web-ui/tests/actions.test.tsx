@@ -58,6 +58,19 @@ describe('the button of an action', () => {
     expect(new Headers(options.headers).get('X-Requested-With')).toBe('ematix-flow')
   })
 
+  test.each([
+    [201, false],
+    [200, true],
+  ])('tells with status %i whether somebody had asked already: %s', async (status, wasKnown) => {
+    const known = { action_id: 'x', status: 'done', requested_at: '', run_ids: [] }
+    vi.stubGlobal('fetch', async () => new Response(JSON.stringify(known), { status }))
+    const place = drawn(button)
+    clickOn(place, 'Run')
+    clickOn(place, 'Run now')
+    await vi.waitFor(() => expect(requested.value[0]?.action?.status).toBe('done'))
+    expect(requested.value[0]?.wasKnown).toBe(wasKnown)
+  })
+
   test('is disabled for a reader and says why', () => {
     me.value = { ...WHO, role: 'reader' }
     const place = drawn(button)

@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'vitest'
-import type { Bar, Pipeline } from '../src/api/types'
+import type { Bar, Pipeline, Run } from '../src/api/types'
 import { barHeights, barsText } from '../src/components/bars'
 import { progressText, shareOf } from '../src/pages/pipelines/parts'
+import { pipelineActions } from '../src/pages/pipelines/pipeline_actions'
 import { isFailing, isIn, isSelector, matches, ordered, standing } from '../src/pages/pipelines/standing'
 
 function pipeline(name: string, values: Partial<Pipeline> = {}): Pipeline {
@@ -52,6 +53,25 @@ describe('the standing of a pipeline', () => {
     } as const
     expect(isIn('paused', pipeline('a', { schedule_hold: hold }))).toBe(true)
   })
+})
+
+describe('what can be done with a pipeline', () => {
+  const permission = (kind: string, values: Partial<Pipeline>) =>
+    pipelineActions(pipeline('a', values)).find(each => each.kind === kind)?.permission
+  test('without a schedule there is none to pause', () =>
+    expect(permission('pause_schedule', {})).toEqual({
+      ok: false,
+      why: 'It has no schedule, and no workflow runs it.',
+    }))
+  test.each([{ schedule: '0 6 * * *' }, { workflows: ['nightly'] }])('%o can be paused', values =>
+    expect(permission('pause_schedule', values)?.ok).toBe(true),
+  )
+  test('a run is paused while it works', () => {
+    expect(permission('pause', {})?.ok).toBe(false)
+    expect(permission('pause', { last_run: { status: 'running' } as Run })?.ok).toBe(true)
+  })
+  test('the next attempt of a pipeline that has retries can be paused', () =>
+    expect(permission('pause', { attempts_allowed: 3 })?.ok).toBe(true))
 })
 
 describe('search', () => {

@@ -46,6 +46,7 @@ def show_pipeline(site: Site, call: Call) -> dict[str, Any]:
         **json.loads(site.overview.views()[name].rendered),
         "upstreams": list(spec.depends_on),
         "downstreams": downstreams,
+        "workflows": [each.name for each in site.registry.workflows.values() if name in each.jobs],
         "source": {
             "connection": connection_label(connection),
             "table": spec.source.table,

@@ -237,6 +237,7 @@ SCHEMAS: dict[str, Schema] = {
         _PIPELINE,
         upstreams=TEXTS,
         downstreams=TEXTS,
+        workflows=TEXTS,
         source=_object(connection=TEXT, table=MAYBE_TEXT, watermark_column=MAYBE_TEXT),
         schedule_text=TEXT,
     ),

@@ -1,7 +1,7 @@
 // Actions that were requested on this page, followed until they have ended.
 
 import { signal } from '@preact/signals'
-import { partsOf, post, readJson } from '../api/client'
+import { create, partsOf, readJson } from '../api/client'
 import { onChange } from '../api/live'
 import { refreshAll } from '../api/queries'
 import type { Action, ActionKind, ErrorParts } from '../api/types'
@@ -47,10 +47,12 @@ export async function requestAction(
   const first: Requested = { key, kind, subject, wasKnown: false, action: null, error: null }
   requested.value = [first, ...requested.peek()].slice(0, MOST_SHOWN)
   try {
-    const asked = Date.now()
-    const action = await post<Action>('/actions', { kind, subject, arguments: actionArguments })
-    const wasKnown = Date.parse(action.requested_at) < asked - 60_000
-    update(key, { action, wasKnown })
+    const { value: action, isNew } = await create<Action>('/actions', {
+      kind,
+      subject,
+      arguments: actionArguments,
+    })
+    update(key, { action, wasKnown: !isNew })
     if (isUnfinished(action)) void follow(key, action.action_id)
   } catch (problem) {
     update(key, { error: partsOf(problem) })

@@ -23,15 +23,21 @@ export async function readJson<T>(path: string, signal?: AbortSignal): Promise<T
   return JSON.parse(await readText(path, signal)) as T
 }
 
-/** A request that changes something; the header tells the server that it does not come from another site. */
+/** A request that changes something. */
 export async function post<T>(path: string, body?: unknown): Promise<T> {
+  return (await create<T>(path, body)).value
+}
+
+/** The same, and whether the server made something new: else the answer is what was there already. */
+export async function create<T>(path: string, body?: unknown): Promise<{ value: T; isNew: boolean }> {
   const answer = await send(path, {
     method: 'POST',
+    // the header tells the server that the request does not come from another site
     headers: { 'Content-Type': 'application/json', 'X-Requested-With': 'ematix-flow' },
     body: JSON.stringify(body ?? {}),
   })
   const text = await answer.text()
-  return (text ? JSON.parse(text) : null) as T
+  return { value: (text ? JSON.parse(text) : null) as T, isNew: answer.status === 201 }
 }
 
 async function send(path: string, options: RequestInit): Promise<Response> {

@@ -94,6 +94,8 @@ export interface Pipeline {
   schedule_hold?: Hold | null
   upstreams?: string[]
   downstreams?: string[]
+  /** The workflows that run it. */
+  workflows?: string[]
   source?: Record<string, unknown> | null
   schedule_text?: string | null
 }
@@ -115,6 +117,8 @@ export interface Stage {
   at: number
   seconds: number
   ended?: boolean
+  /** A step after the load that ended with an error. */
+  failed?: boolean
 }
 
 export interface Progress {

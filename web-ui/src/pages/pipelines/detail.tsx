@@ -52,7 +52,7 @@ export function PipelinePage({ name }: { name: string }): JSX.Element {
                 ]}
               />
             </div>
-            {view === 'runs' && <History name={name} />}
+            {view === 'runs' && <History name={name} heldRun={pipeline.hold?.held_run ?? null} />}
             {view === 'plan' && <CurrentPlan path={path} />}
             {view === 'about' && <Declaration pipeline={pipeline} />}
           </>
@@ -119,7 +119,7 @@ function Overview({ pipeline }: { pipeline: Pipeline }): JSX.Element {
   )
 }
 
-function History({ name }: { name: string }): JSX.Element {
+function History({ name, heldRun }: { name: string; heldRun: string | null }): JSX.Element {
   const path = withQuery('/runs', { pipeline: name, limit: 25 })
   const pages = usePages<Run>(path, run => run.run_id, { kinds: ['run'], about: name })
   const runs = pages.items ?? []
@@ -132,7 +132,7 @@ function History({ name }: { name: string }): JSX.Element {
       {pages.error && <ErrorPanel error={pages.error} retry={pages.refresh} />}
       {!pages.items && !pages.error && <Loading what="runs" />}
       {pages.items && runs.length === 0 && <Empty title="It has not run yet" />}
-      {runs.length > 0 && <RunTable runs={runs} withPipeline={false} cursor={cursor} />}
+      {runs.length > 0 && <RunTable runs={runs} withPipeline={false} cursor={cursor} heldRun={heldRun} />}
       <LoadMore pages={pages} what="runs" />
     </Card>
   )

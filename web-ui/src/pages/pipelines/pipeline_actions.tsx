@@ -115,11 +115,12 @@ function pauseOrResume(pipeline: Pipeline): ActionButtonProps {
       consequence: <p>What is held of {name} goes on from where it waits.</p>,
     }
   }
+  const mayRun = pipeline.last_run?.status === 'running' || pipeline.attempts_allowed > 1
   return {
     kind: 'pause',
     subjects: [name],
     label: 'Pause the run',
-    permission: unless(pipeline.last_run?.status === 'running' ? null : 'No run of it works now.'),
+    permission: unless(mayRun ? null : 'No run of it works now.'),
     consequence: (
       <p>
         The run of {name} waits at its next safe point, between two targets or stages, until it is resumed.
@@ -139,9 +140,11 @@ function pauseOrResumeSchedule(pipeline: Pipeline): ActionButtonProps {
       consequence: <p>The schedule fires again; slots that waited follow the pipeline's catch-up rule.</p>,
     }
   }
+  const hasSchedule = pipeline.schedule !== null || (pipeline.workflows ?? []).length > 0
   return {
     kind: 'pause_schedule',
     subjects: [name],
+    permission: unless(hasSchedule ? null : 'It has no schedule, and no workflow runs it.'),
     consequence: <p>Due slots of {name} wait until the schedule is resumed. A run that works now goes on.</p>,
     options: [REASON],
   }

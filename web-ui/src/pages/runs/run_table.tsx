@@ -15,9 +15,12 @@ export function RunTable({
   cursor = null,
   withPipeline = true,
   label = 'Runs',
+  heldRun = null,
 }: {
   runs: Run[]
   cursor?: string | null
+  /** The run that waits at a safe point; the run log counts it as running. */
+  heldRun?: string | null
   withPipeline?: boolean
   label?: string
 }): JSX.Element {
@@ -40,7 +43,13 @@ export function RunTable({
         </thead>
         <tbody>
           {runs.map(run => (
-            <RunRow key={run.run_id} run={run} isCursor={cursor === run.run_id} withPipeline={withPipeline} />
+            <RunRow
+              key={run.run_id}
+              run={run}
+              isCursor={cursor === run.run_id}
+              withPipeline={withPipeline}
+              isHeld={heldRun === run.run_id}
+            />
           ))}
         </tbody>
       </table>
@@ -52,10 +61,12 @@ function RunRow({
   run,
   isCursor,
   withPipeline,
+  isHeld,
 }: {
   run: Run
   isCursor: boolean
   withPipeline: boolean
+  isHeld: boolean
 }): JSX.Element {
   const error = firstLine(run.error_message)
   return (
@@ -74,9 +85,11 @@ function RunRow({
         </td>
       )}
       <td class="cell-status">
-        <Status status={run.status} />
+        <Status status={run.status} hold={isHeld && run.status === 'running'} />
         {run.attempt > 1 && <span class="muted small second-line">attempt {run.attempt}</span>}
-        {run.status === 'running' && <ProgressLine runId={run.run_id} known={run.metrics?.progress} />}
+        {run.status === 'running' && !isHeld && (
+          <ProgressLine runId={run.run_id} known={run.metrics?.progress} />
+        )}
         {!withPipeline && error && <div class={`why${run.status === 'failed' ? '' : ' calm'}`}>{error}</div>}
       </td>
       <td class="cell-at">

@@ -54,7 +54,7 @@ export function StageTimeline({ run }: { run: Run }): JSX.Element | null {
               .map((stage, index) => {
                 const seconds = lasts(stage)
                 const isOpen = stage.ended === false
-                const tone = isOpen ? (works ? 'busy' : toneOf(run.status)) : 'ok'
+                const tone = stage.failed ? 'bad' : isOpen ? (works ? 'busy' : toneOf(run.status)) : 'ok'
                 return (
                   <li key={`${stage.stage} ${index}`} class="gantt-row">
                     <span class="gantt-name">{stage.stage}</span>
@@ -67,6 +67,7 @@ export function StageTimeline({ run }: { run: Run }): JSX.Element | null {
                     <span class="gantt-time">
                       {durationText(seconds)}
                       {isOpen && <span class="hidden-text"> not ended</span>}
+                      {stage.failed && <span class="hidden-text"> failed</span>}
                     </span>
                   </li>
                 )
