@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
@@ -97,12 +97,19 @@ def browser(chromium: Chromium) -> Iterator[Browser]:
         connected.close()
 
 
+class Served(Protocol):
+    """A server that a page is opened from."""
+
+    @property
+    def address(self) -> str: ...
+
+
 @dataclass
 class Visit:
     """A page that is signed in, and what its console said."""
 
     page: Page
-    site: Site
+    site: Served
     problems: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> Page:
@@ -121,7 +128,7 @@ def visit(browser: Browser) -> Iterator[Open]:
     """Open a page in its own context, signed in with a token."""
     contexts = []
 
-    def start(site: Site, *, token: str | None = OPERATOR, **settings: Any) -> Visit:
+    def start(site: Served, *, token: str | None = OPERATOR, **settings: Any) -> Visit:
         context = browser.new_context(**{"viewport": DESKTOP, "timezone_id": "Europe/Berlin", **settings})
         context.set_default_timeout(WAIT)
         contexts.append(context)
