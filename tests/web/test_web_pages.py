@@ -158,7 +158,7 @@ def test_a_name_with_a_slash_is_a_page(visit: Open, site: Site) -> None:
     visited = visit(site)
     page = visited.open(f"/pipelines/{quote(HOSTILE, safe='')}")
     page.get_by_role("heading", name=HOSTILE, level=1).wait_for()
-    page.get_by_role("button", name="Pause the schedule").wait_for()
+    page.get_by_role("button", name="Run", exact=True).wait_for()
     page.get_by_role("button", name="Plan").click()
     page.wait_for_url("**view=plan")
     assert page.get_by_text("there is no GET").count() == 0

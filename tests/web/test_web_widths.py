@@ -116,6 +116,20 @@ def test_nothing_is_wider_than_its_card(visit: Open, site: Site, width: int) -> 
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("hour", [0, 18])
+def test_the_hours_of_the_schedule_end_within_their_card(
+    visit: Open, site: Site, width: int, hour: int
+) -> None:
+    """Shortly after a labelled hour, another one lies shortly before the end of the line of time."""
+    visited = visit(site, viewport={"width": width, "height": 900})
+    now = dt.datetime.now(dt.timezone.utc).replace(hour=hour, minute=10)
+    visited.page.clock.set_fixed_time(now)
+    page = visited.open("/schedule")
+    assert page.locator(".lane-tick").count() > 10
+    assert page.evaluate(FIND_PROBLEMS, False) == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_the_time_of_each_attempt_is_shown_whole(visit: Open, site: Site, width: int) -> None:
     visited = visit(site, viewport={"width": width, "height": 900})
     page = visited.open(f"/runs/{ATTEMPTS[0]}")

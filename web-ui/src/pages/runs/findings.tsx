@@ -16,7 +16,7 @@ export function Targets({ run }: { run: RunDetail }): JSX.Element | null {
   return (
     <Card title={targets.length === 1 ? 'Target' : 'Targets'} flush>
       <Scrolling label="Targets">
-        <table class="grid">
+        <table class="grid targets">
           <thead>
             <tr>
               <th>Target</th>
