@@ -20,8 +20,9 @@ import pytest
 
 from ematix_flow import fault_points
 from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.run.context_setup import refuse_spark
 from ematix_flow.run.run_context import RunContext
-from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner, refuse_spark
+from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner
 from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED, MAX_DEATHS
 from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.runlog.base import project_run_log

@@ -13,6 +13,7 @@ from ematix_flow.backends.state_stores.run_logs import open_actions, open_run_lo
 from ematix_flow.config.project_file import project_settings
 from ematix_flow.engine.connections import StartSpark
 from ematix_flow.engine.spark.settings import EngineSettings, check_engine
+from ematix_flow.errors import EngineError
 from ematix_flow.observe.listener import Listener
 from ematix_flow.observe.run_logging import LoggingListener
 from ematix_flow.observe.settings import Observability, open_observers
@@ -47,6 +48,11 @@ def spark_starter(
         return spark_session(engine_settings(engine), jar_groups=sorted({*jar_groups, *also}))
 
     return start
+
+
+def refuse_spark(_: Sequence[str]) -> SparkSession:
+    """Refuse to start Spark: in place of `spark_starter` where no engine is started to read a ledger."""
+    raise EngineError("no engine is started to read a ledger")
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def committed_entries(
 ) -> dict[str, LedgerEntry]:
     """Return, by target, the ledger entry of this run, or else of this batch."""
     reachable = [target for target in spec.targets if target.label not in unreachable]
-    found = {target.label: _ledger_entry(spec, target, connections, run_id, batch) for target in reachable}
+    found = {target.label: ledger_entry(spec, target, connections, run_id, batch) for target in reachable}
     return {label: entry for label, entry in found.items() if entry is not None}
 
 
@@ -129,12 +129,13 @@ def ledger_holds(
     batch: str | None = None,
 ) -> bool:
     """Whether the target's ledger holds this batch, or an entry of this run."""
-    return _ledger_entry(spec, target, connections, run_id, batch) is not None
+    return ledger_entry(spec, target, connections, run_id, batch) is not None
 
 
-def _ledger_entry(
+def ledger_entry(
     spec: PipelineSpec, target: TargetSpec, connections: Connections, run_id: str | None, batch: str | None
 ) -> LedgerEntry | None:
+    """Return the target's ledger entry of this run, or else of this batch."""
     sink = connections.target(target.connection)
     own = sink.ledger(spec.name, target.label, run_id=run_id, limit=1) if run_id is not None else []
     if own:

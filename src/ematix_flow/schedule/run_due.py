@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from ematix_flow.errors import EngineError, FlowError, Interrupted, PipelineLocked, RunStopped, UsageError
+from ematix_flow.errors import FlowError, Interrupted, PipelineLocked, RunStopped, UsageError
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Observers
 from ematix_flow.plan.results import RunResult, unexpected_error
+from ematix_flow.run.context_setup import refuse_spark
 from ematix_flow.run.last_runs import last_ends, last_success, record_skipped_run
 from ematix_flow.run.pipeline import open_connections, run_declared_pipeline
 from ematix_flow.run.recovery import slot_is_done
@@ -44,9 +45,6 @@ from ematix_flow.state.process_liveness import new_holder
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.slots.base import CLOCK_STEP, Claim, Slot, SlotRecord, SlotStore
 from ematix_flow.state.times import format_utc
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LEASE_SECONDS = 300.0
 _STORE_RETRY_SECONDS = (1.0, 4.0, 15.0)  # between attempts to record the end of a run
@@ -443,11 +441,6 @@ class SlotRunner:
         finally:
             is_over.set()
             thread.join(_JOIN_SECONDS)  # a thread that still waits for the store does no harm
-
-
-def refuse_spark(_: Sequence[str]) -> SparkSession:
-    """Refuse to start Spark: polling starts no engine, and does not read ledgers that need one."""
-    raise EngineError("no engine is started to read a ledger")
 
 
 def resolve_claim(store: SlotStore, pipeline: str, at: dt.datetime, claim_text: str) -> Claim:

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ematix_flow.run.context_setup import refuse_spark
 from ematix_flow.run.last_runs import last_success
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recovery import slot_is_done
 from ematix_flow.schedule.due_slots import is_missed
-from ematix_flow.schedule.run_due import SlotRunner, refuse_spark
+from ematix_flow.schedule.run_due import SlotRunner
 from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED, AttemptEnd, claim_slot, describe_holder
 from ematix_flow.schedule.upstream_gate import check_upstreams
 from ematix_flow.spec.pipelines import PipelineSpec

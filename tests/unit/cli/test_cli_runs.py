@@ -117,6 +117,46 @@ def test_a_run_is_shown_with_its_post_load_steps(flow):
     assert flow("runs", "list", "-o", "json").json[0]["metrics"] == {"post": steps}
 
 
+LOADS = """
+from ematix_flow import Annotated, BigInt, ematix, pk
+
+@ematix.connection
+class shop:
+    kind = "sqlite"
+    path = "shop.db"
+
+@ematix.table(schema="main")
+class Numbers:
+    n: Annotated[BigInt, pk()]
+
+@ematix.pipeline(target=Numbers, target_connection="shop", mode="append")
+def numbers(conn):
+    return "SELECT 7 AS n UNION ALL SELECT 8"
+"""
+
+
+def test_a_run_is_shown_with_what_its_target_committed(flow, tmp_path):
+    (tmp_path / "loads.py").write_text(LOADS)
+    (tmp_path / "shop.db").touch()
+    assert flow("run", "numbers", "-m", "loads").code == 0
+    (run,) = flow("runs", "list", "-o", "json").json
+    shown = flow("runs", "show", run["run_id"][:8], "--ledger", "-m", "loads").out
+    header, entry = shown.splitlines()[-2:]
+    assert header.split()[:2] == ["committed", "to"]
+    assert entry.startswith("shop:main.numbers") and run["batch"] in entry
+    found = flow("runs", "show", run["run_id"], "--ledger", "-m", "loads", "-o", "json").json
+    assert found["run_id"] == run["run_id"]
+    ((entry,),) = [target["entries"] for target in found["ledger"]]
+    assert (entry["rows_inserted"], entry["batch_key"]) == (2, run["batch"])
+    assert "ledger" not in flow("runs", "show", run["run_id"], "-o", "json").json
+
+
+def test_a_ledger_that_is_not_known_is_explained(flow, project):
+    record("feedbeef", "gone")
+    shown = flow("runs", "show", "feed", "--ledger", "-m", "pipelines").out
+    assert "warehouse:shop.gone: the module does not declare 'gone'" in shown
+
+
 def test_a_run_that_is_not_there_is_a_usage_error(flow):
     record("feedbeef")
     failed = flow("runs", "show", "0000")

@@ -22,11 +22,11 @@ from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.metrics_observers import CountingObserver
 from ematix_flow.observe.observer import Observers, SchedulerTick
 from ematix_flow.observe.settings import Observability, open_observers
-from ematix_flow.run.context_setup import run_context
+from ematix_flow.run.context_setup import refuse_spark, run_context
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recovery import slot_is_done
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch
-from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner, refuse_spark
+from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner
 from ematix_flow.schedule.scheduler import Scheduler
 from ematix_flow.schedule.unstarted_runs import record_unstarted_run
 from ematix_flow.state.runlog.base import NullRunLog, RunLog

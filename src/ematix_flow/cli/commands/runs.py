@@ -11,8 +11,9 @@ import typer
 
 from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.expectation_tables import expectations_text, probes_text
+from ematix_flow.cli.ledger_table import write_ledgers
 from ematix_flow.cli.local_time import format_duration, format_local_time, local_zone_name, parse_since
-from ematix_flow.cli.options import OutputOption, RunLogOption
+from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
 from ematix_flow.cli.output import (
     OutputColumn,
     format_count,
@@ -21,7 +22,7 @@ from ematix_flow.cli.output import (
     write_table,
     write_text,
 )
-from ematix_flow.cli.project import read_run_log
+from ematix_flow.cli.project import load_project, read_run_log
 from ematix_flow.cli.run_steps import progress_text, write_post_steps
 from ematix_flow.cli.terminal import say, write
 from ematix_flow.cli.timeline import write_timeline
@@ -31,6 +32,7 @@ from ematix_flow.state.runlog.shown_runs import listed_run, shown_run
 from ematix_probe.redaction import mask
 
 if TYPE_CHECKING:
+    from ematix_flow.run.run_ledger import TargetLedger
     from ematix_flow.state.runlog.records import RunRecord
 
 _HELP = "Show the runs in the run log, or delete old ones. Without a command: the newest."
@@ -88,14 +90,20 @@ def list_runs(
 @app.command("show")
 def show_run(
     run_id: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Also ask the targets what they committed for the run.")
+    ] = False,
+    module: ModuleOption = None,
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> None:
     """Show everything that is known about one run. The first characters of its id are enough."""
     with read_run_log(run_log) as log:
         record = shown_run(log.get(run_id))
+    ledgers = _read_ledgers(record, module) if ledger else None
     if output == "json":
-        write_json(record.to_json())
+        found = {} if ledgers is None else {"ledger": [each.to_json() for each in ledgers]}
+        write_json({**record.to_json(), **found})
         return
     facts = {
         "run": record.run_id,
@@ -136,7 +144,16 @@ def show_run(
         ):
             if text:
                 write("\n" + text, sys.stdout)
+    if ledgers is not None:
+        write_text("")
+        write_ledgers(ledgers)
     say(f"flow logs {record.run_id[:8]}  shows its log")
+
+
+def _read_ledgers(record: RunRecord, module: str | None) -> list[TargetLedger]:
+    from ematix_flow.run.run_ledger import read_run_ledger
+
+    return read_run_ledger(load_project(module), record)
 
 
 @app.command("purge")

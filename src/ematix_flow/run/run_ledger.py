@@ -1,0 +1,184 @@
+"""What the targets committed for a run: the entries that their ledgers have of it.
+
+Targets are asked at the same time, and each has a limited time to answer. No engine is started: a ledger that
+only Spark can read is not read.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ematix_flow.backends.base import LedgerEntry
+from ematix_flow.errors import CannotConnect, EngineError, FlowError
+from ematix_flow.graph.registry import Registry
+from ematix_flow.plan.results import unexpected_error
+from ematix_flow.run.context_setup import refuse_spark
+from ematix_flow.run.pipeline import open_connections
+from ematix_flow.run.recovery import ledger_entry
+from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
+from ematix_flow.spec.streams import StreamTargetSpec
+from ematix_flow.state.runlog.records import RunRecord
+
+ANSWER_SECONDS = 15.0
+MOST_SHOWN, MOST_READ = 100, 1_000  # entries of a run of a stream, which has one for each batch
+_REPLAY = "replay:"
+
+
+@dataclass(frozen=True)
+class TargetLedger:
+    """The entries of a run in the ledger of one target, newest first.
+
+    ``note`` says why there are none, or what about them is not plain. ``error``: the ledger was not read.
+    """
+
+    target: str
+    entries: tuple[LedgerEntry, ...] = ()
+    note: str | None = None
+    error: FlowError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "entries": [_entry_json(entry) for entry in self.entries],
+            "note": self.note,
+            "error": self.error.to_json() if self.error else None,
+        }
+
+
+def _entry_json(entry: LedgerEntry) -> dict[str, Any]:
+    return {
+        "pipeline": entry.pipeline,
+        "target": entry.target,
+        "batch_key": entry.batch_key,
+        "run_id": entry.run_id,
+        "source_from": entry.source_from,
+        "source_to": entry.source_to,
+        "rows_read": entry.rows.read,
+        "rows_inserted": entry.rows.inserted,
+        "rows_updated": entry.rows.updated,
+        "rows_deleted": entry.rows.deleted,
+        "committed_at": entry.committed_at.isoformat(),
+    }
+
+
+Reader = Callable[[], TargetLedger]
+
+
+def read_run_ledger(
+    registry: Registry, record: RunRecord, seconds: float = ANSWER_SECONDS
+) -> list[TargetLedger]:
+    """Ask each target of the run. One that fails, or takes longer than ``seconds``, hides no other."""
+    readers = _readers(registry, record)
+    found: dict[str, TargetLedger] = {}
+
+    def read(label: str) -> None:
+        try:
+            found[label] = readers[label]()
+        except EngineError:
+            note = "its ledger can be read by Spark only, which is not started to show it"
+            found[label] = TargetLedger(label, note=note)
+        except FlowError as error:
+            found[label] = TargetLedger(label, error=error)
+        except Exception as problem:  # a driver may raise anything, and the other targets are shown
+            found[label] = TargetLedger(label, error=unexpected_error(problem))
+
+    threads = []
+    for label in readers:
+        work = contextvars.copy_context().run  # the thread finds connections by the registry of this one
+        threads.append(threading.Thread(target=work, args=(read, label), daemon=True))
+        threads[-1].start()
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    answers = dict(found)
+    return [answers.get(label) or _no_answer(label, seconds) for label in readers]
+
+
+def _no_answer(label: str, seconds: float) -> TargetLedger:
+    error = CannotConnect(
+        f"{label} did not answer within {seconds:g} s",
+        state="what it committed for this run is not known here; nothing was changed",
+        next_step=f"flow connections check {label.partition(':')[0]}  says whether its connection works",
+    )
+    return TargetLedger(label, error=error)
+
+
+# ------------------------------------------------------------------ which targets
+
+
+def _readers(registry: Registry, record: RunRecord) -> dict[str, Reader]:
+    """What reads the ledger of each target of the run."""
+    name = record.pipeline.removeprefix(_REPLAY)
+    declared: dict[str, Reader] = {}
+    if name in registry.pipelines:
+        spec = registry.pipelines[name].spec
+        declared = {target.label: partial(_read_load, spec, target, record) for target in spec.targets}
+    elif name in registry.streams:
+        kind = "stream:" if name == record.pipeline else "dlq:"
+        targets = registry.streams[name].spec.targets
+        declared = {target.label: partial(_read_batches, name, kind, target, record) for target in targets}
+    else:
+        why = f"the module does not declare {name!r}, so it is not known how to reach this target"
+        if ":" in name:
+            why = f"flow {name.partition(':')[0]} commits no batch, so no ledger has an entry of this run"
+        return {record.target: partial(TargetLedger, record.target, note=why)}
+    recorded = record.target.split(", ")
+    if record.target == ", ".join(declared):
+        recorded = list(declared)
+    gone = f"{name!r} no longer has this target, so it is not asked"
+    return {
+        label: declared.get(label) or partial(TargetLedger, label, note=gone) for label in recorded if label
+    }
+
+
+# ------------------------------------------------------------------ one target
+
+
+def _read_load(spec: PipelineSpec, target: TargetSpec, record: RunRecord) -> TargetLedger:
+    """The entry of a run of a pipeline, which commits to a target once."""
+    entry = ledger_entry(spec, target, open_connections(refuse_spark), record.run_id, record.batch)
+    if entry is None:
+        return TargetLedger(target.label, note=_no_entry(record))
+    note = None
+    if entry.run_id != record.run_id:
+        note = f"run {entry.run_id[:8]} committed the batch of this run; this run did not load it again"
+    return TargetLedger(target.label, (entry,), note)
+
+
+def _read_batches(stream: str, kind: str, target: StreamTargetSpec, record: RunRecord) -> TargetLedger:
+    """The entries of a run of a stream: all that committed during it, as its batches have their own ids.
+
+    A replay of quarantined rows has the id of its run.
+    """
+    connections = open_connections(refuse_spark)
+    if connections.backend(target.connection).message_target() is not None:
+        return TargetLedger(target.label, note="a message broker keeps no ledger")
+    read = connections.target(target.connection).ledger(stream, target.label, limit=MOST_READ)
+    last = record.finished_at or dt.datetime.max.replace(tzinfo=dt.timezone.utc)
+    found = [
+        entry
+        for entry in read
+        if entry.run_id == record.run_id
+        or (entry.batch_key.startswith(kind) and record.started_at <= entry.committed_at <= last)
+    ]
+    note = None
+    if len(read) == MOST_READ and read[-1].committed_at >= record.started_at:
+        note = f"only the newest {MOST_READ:,} entries of the ledger were read: older batches are not shown"
+    elif len(found) > MOST_SHOWN:
+        note = f"the newest {MOST_SHOWN} of {len(found):,} batches"
+    elif not found:
+        note = _no_entry(record)
+    return TargetLedger(target.label, tuple(found[:MOST_SHOWN]), note)
+
+
+def _no_entry(record: RunRecord) -> str:
+    if record.status == "running":
+        return "nothing is committed for this run yet"
+    return "the ledger has no entry of this run: it committed nothing here"
