@@ -24,6 +24,7 @@ PAGES = {
     "/runs/{failed}": "the target is as before",
     "/runs/{succeeded}": "analyze",
     "/runs/{succeeded}?view=log": "not bold",
+    "/runs/{succeeded}?view=ledger": "warehouse:main.orders",
     "/runs/{running}": "running",
     "/streams": "clicks",
     "/streams/clicks": "There are no samples",

@@ -264,6 +264,58 @@ const READS = [
     },
   ],
   [
+    '/runs/:id/around',
+    (_, { id: wanted }) => {
+      const run = project.runs.find(each => each.run_id === wanted)
+      if (!run) return refuse(404, `the run log has no run '${wanted}'`, 'flow runs list')
+      const its = project.runs.filter(each => each.pipeline === run.pipeline)
+      const at = its.indexOf(run)
+      const depends = project.pipelines.find(each => each.name === run.pipeline)?.depends ?? []
+      const following = project.pipelines.filter(each => each.depends.includes(run.pipeline))
+      const before = each => each.started_at < run.started_at
+      const after = each => run.finished_at && each.started_at > run.finished_at
+      return {
+        previous: its[at + 1] ?? null,
+        next: its[at - 1] ?? null,
+        upstream: depends.map(name => ({
+          pipeline: name,
+          run: project.runs.find(each => each.pipeline === name && before(each)) ?? null,
+        })),
+        downstream: following.map(({ name }) => ({
+          pipeline: name,
+          run: project.runs.findLast(each => each.pipeline === name && after(each)) ?? null,
+        })),
+        left_out: 0,
+      }
+    },
+  ],
+  [
+    '/runs/:id/ledger',
+    (_, { id: wanted }) => {
+      const run = project.runs.find(each => each.run_id === wanted)
+      if (!run) return refuse(404, `the run log has no run '${wanted}'`, 'flow runs list')
+      const isOver = run.status === 'succeeded'
+      const entry = {
+        pipeline: run.pipeline,
+        target: run.target,
+        batch_key: run.batch ?? `run:${run.run_id}`,
+        run_id: run.run_id,
+        source_from: run.source_from,
+        source_to: run.source_to,
+        rows_read: run.rows_read,
+        rows_inserted: run.rows_inserted,
+        rows_updated: run.rows_updated,
+        rows_deleted: run.rows_deleted,
+        committed_at: run.finished_at,
+      }
+      const note = isOver ? null : 'the ledger has no entry of this run: it committed nothing here'
+      return {
+        run_id: wanted,
+        targets: [{ target: run.target, entries: isOver ? [entry] : [], note, error: null }],
+      }
+    },
+  ],
+  [
     '/runs/:id/log',
     (query, { id: wanted }) => {
       const run = project.runs.find(each => each.run_id === wanted)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ematix_flow.errors import FlowError, UnknownName
+from ematix_flow.errors import UnknownName
 from ematix_flow.graph.selection import select
 from ematix_flow.graph.trigger_text import pipeline_trigger_text
 from ematix_flow.schedule.status import workflow_statuses
 from ematix_flow.spec.pipelines import connection_label
-from ematix_flow.web.answers import Answer, Refused, not_found
+from ematix_flow.web.answers import Answer, not_found
+from ematix_flow.web.command_process import run_command
 from ematix_flow.web.endpoints import Call
 from ematix_flow.web.overview import PipelineView
 from ematix_flow.web.site import Site
@@ -90,31 +89,8 @@ class PlanCache:
             return found
 
     def _run(self, name: str) -> Any:
-        command = [sys.executable, "-m", "ematix_flow", "plan", "--module", self.module, "--output", "json"]
-        try:
-            done = subprocess.run(
-                [*command, "--", name],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=self.longest,
-                check=False,
-            )
-            found = json.loads(done.stdout)
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            raise Refused(503, _no_plan(name, f"{type(error).__name__}")) from error
-        if isinstance(found, dict) and "error" in found:
-            problem = found["error"]
-            error_ = FlowError(problem["what"], state=problem["state"], next_step=problem["next"])
-            raise Refused(503, error_)
-        return found[0]
-
-
-def _no_plan(name: str, why: str) -> FlowError:
-    return FlowError(
-        f"flow plan {name} gave no plan: {why}",
-        state="nothing was changed",
-        next_step=f"flow plan {name}  shows why",
-    )
+        command = ["plan", "--module", self.module, "--output", "json", "--", name]
+        return run_command(command, f"flow plan {name}", self.longest)[0]
 
 
 def show_plan(plans: PlanCache) -> Any:

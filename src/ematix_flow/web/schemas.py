@@ -198,6 +198,20 @@ _ACTION = _object(
     begun=FLAG,
     deaths=WHOLE,
 )
+_LEDGER_ENTRY = _object(
+    pipeline=TEXT,
+    target=TEXT,
+    batch_key=TEXT,
+    run_id=TEXT,
+    source_from=MAYBE_TEXT,
+    source_to=MAYBE_TEXT,
+    rows_read=MAYBE_WHOLE,
+    rows_inserted=MAYBE_WHOLE,
+    rows_updated=MAYBE_WHOLE,
+    rows_deleted=MAYBE_WHOLE,
+    committed_at=TIME,
+)
+_NEIGHBOURS = _list(_object(pipeline=TEXT, run=_maybe(_named("Run"))))
 _NODE = _object(
     id=TEXT,
     kind={"type": "string", "enum": ["pipeline", "stream", "workflow", "table"]},
@@ -257,6 +271,24 @@ SCHEMAS: dict[str, Schema] = {
             pause=_POSSIBLE,
             resume=_POSSIBLE,
             resume_from_watermark=_POSSIBLE,
+        ),
+    ),
+    "RunsAround": _object(
+        previous=_maybe(_named("Run")),
+        next=_maybe(_named("Run")),
+        upstream=_NEIGHBOURS,
+        downstream=_NEIGHBOURS,
+        left_out=WHOLE,
+    ),
+    "RunLedger": _object(
+        run_id=TEXT,
+        targets=_list(
+            _object(
+                target=TEXT,
+                entries=_list(_LEDGER_ENTRY),
+                note=MAYBE_TEXT,
+                error=_maybe(_with(_ERROR_PARTS, exit_code=WHOLE)),
+            )
         ),
     ),
     "RunLines": _object(run_id=TEXT, status=_one_of(RunStatus), lines=TEXTS),

@@ -59,6 +59,8 @@ GETS = [
     ("/runs/{failed}", "/runs/{id}"),
     ("/runs/{running}", "/runs/{id}"),
     ("/runs/{first}/log", "/runs/{id}/log"),
+    ("/runs/{second}/around", "/runs/{id}/around"),
+    ("/runs/{running}/around", "/runs/{id}/around"),
     ("/streams", "/streams"),
     ("/dead-letters", "/dead-letters"),
     ("/schedule", "/schedule"),

@@ -216,6 +216,40 @@ export interface RunDetail extends Run {
   error?: ErrorParts | null
 }
 
+export interface RunsAround {
+  previous: Run | null
+  next: Run | null
+  upstream: { pipeline: string; run: Run | null }[]
+  downstream: { pipeline: string; run: Run | null }[]
+  left_out: number
+}
+
+export interface LedgerEntry {
+  pipeline: string
+  target: string
+  batch_key: string
+  run_id: string
+  source_from: string | null
+  source_to: string | null
+  rows_read: number | null
+  rows_inserted: number | null
+  rows_updated: number | null
+  rows_deleted: number | null
+  committed_at: string
+}
+
+export interface TargetLedger {
+  target: string
+  entries: LedgerEntry[]
+  note: string | null
+  error: ErrorParts | null
+}
+
+export interface RunLedger {
+  run_id: string
+  targets: TargetLedger[]
+}
+
 export interface PlanColumn {
   name: string
   type: string | null

@@ -15,7 +15,9 @@ import { pageOf, queryValue } from '../../routing/router'
 import { countText, rateText } from '../../text/numbers'
 import { durationText } from '../../text/times'
 import { HoldNote, shareOf } from '../pipelines/parts'
+import { AroundCard } from './around'
 import { Expectations, PostSteps, Probes, Targets } from './findings'
+import { LedgerView } from './ledger'
 import { LogCard } from './log_view'
 import { PlanView } from './plan_view'
 import { errorOf } from './run_error'
@@ -59,12 +61,14 @@ export function RunPage({ id }: { id: string }): JSX.Element {
                 options={[
                   ['overview', 'Overview'],
                   ['plan', 'Plan and SQL'],
+                  ['ledger', 'Ledger'],
                   ['log', 'Log'],
                 ]}
               />
             </div>
             {view === 'overview' && <Overview run={found} />}
             {view === 'plan' && <RecordedPlan run={found} />}
+            {view === 'ledger' && <LedgerView runId={found.run_id} />}
             {view === 'log' && <LogCard key="log" run={found} />}
           </>
         )}
@@ -182,6 +186,7 @@ function Overview({ run }: { run: RunDetail }): JSX.Element {
       <Expectations targets={run.metrics?.targets} />
       <Probes reports={run.metrics?.probes} />
       {isNotWell && <LogCard key="end" run={run} short />}
+      <AroundCard run={run} />
       <RunFacts run={run} />
     </>
   )
