@@ -48,3 +48,23 @@ test('the axis has a mark each six hours', () => {
   expect(ticks.map(tick => new Date(tick.at).getUTCHours())).toEqual([18, 0, 6, 12])
   expect(ticks[1]?.isDay).toBe(true)
 })
+
+test('a label of the axis has room before its end', () => {
+  const hour = 3_600_000
+  const labels = (end: number) =>
+    hourTicks(end - 96 * hour, end)
+      .slice(-4)
+      .map(tick => [new Date(tick.at).getUTCHours(), tick.label])
+  expect(labels(Date.UTC(2026, 9, 12, 18, 8))).toEqual([
+    [0, 'after'],
+    [6, 'after'],
+    [12, null],
+    [18, null],
+  ])
+  expect(labels(Date.UTC(2026, 9, 12, 0, 30))).toEqual([
+    [6, 'after'],
+    [12, 'after'],
+    [18, null],
+    [0, 'before'],
+  ])
+})

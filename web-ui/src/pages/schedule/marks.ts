@@ -91,11 +91,27 @@ export function laneText(lane: Lane): string {
   return [...counts].map(([kind, number]) => `${number} ${MARK_NAMES[kind]}`).join(', ')
 }
 
-/** The hours of an axis: whole days and, where there is room, every six hours. */
-export function hourTicks(from: number, to: number): { at: number; isDay: boolean }[] {
-  const ticks: { at: number; isDay: boolean }[] = []
+/** An hour of an axis. */
+export interface Tick {
+  at: number
+  isDay: boolean
+  /** On which side of its line the label stands; null when there is no room for it. */
+  label: 'after' | 'before' | null
+}
+
+const HOUR_ROOM = 0.1 // of the axis, for a label such as 18:00
+const DAY_ROOM = 0.18 // the name of a day is also shown on a phone
+
+/** Whole days and every six hours. Near the end a day has its label before its line, in place of the hour there. */
+export function hourTicks(from: number, to: number): Tick[] {
+  const ticks: Tick[] = []
   const step = 6 * 3_600_000
-  for (let at = Math.ceil(from / step) * step; at <= to; at += step)
-    ticks.push({ at, isDay: at % 86_400_000 === 0 })
+  for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
+    const isDay = at % 86_400_000 === 0
+    const hasRoom = (to - at) / (to - from) >= (isDay ? DAY_ROOM : HOUR_ROOM)
+    const before = ticks.at(-1)
+    if (isDay && !hasRoom && before) before.label = null
+    ticks.push({ at, isDay, label: hasRoom ? 'after' : isDay ? 'before' : null })
+  }
   return ticks
 }

@@ -250,15 +250,17 @@ function LaneAxis({ from, to, now }: { from: number; to: number; now: number }):
     <div class="lane lane-axis" aria-hidden="true">
       <span class="lane-name small muted">UTC</span>
       <div class="lane-track">
-        {hourTicks(from, to).map(({ at, isDay }) => (
+        {hourTicks(from, to).map(({ at, isDay, label }) => (
           <span
             key={at}
-            class={`lane-tick${isDay ? ' is-day' : ''}`}
+            class={`lane-tick${isDay ? ' is-day' : ''}${label === 'before' ? ' is-before' : ''}`}
             style={{ left: `${((at - from) / (to - from)) * 100}%` }}
           >
-            {isDay
-              ? utcText(new Date(at), new Date(0), false).slice(0, 6)
-              : new Date(at).toISOString().slice(11, 16)}
+            {label === null
+              ? ''
+              : isDay
+                ? utcText(new Date(at), new Date(0), false).slice(0, 6)
+                : new Date(at).toISOString().slice(11, 16)}
           </span>
         ))}
         <span class="lane-now" style={{ left: `${((now - from) / (to - from)) * 100}%` }}>
