@@ -109,6 +109,8 @@ def test_letters_of_a_stream_are_replayed_parked_and_purged_by_their_buttons(
         page.get_by_role("button", name="Close the letter").click()
         ask(page, "Replay all that match", "Replay all that match")  # neither the parked nor the purged one
         check_actions(visit, site)
+        check_ledger(visit, site, "/runs?pipeline=clicks&limit=1", "stream:")
+        check_ledger(visit, site, "/runs?pipeline=replay:clicks&status=succeeded", "dlq:")
         kept = page.request.get(f"{site.address}/api/v1/dead-letters?pipeline=clicks").json()["items"]
         assert {each["position"]: each["status"] for each in kept} == {"1": "replayed", "2": "parked"}
         assert sql(tmp_path, "SELECT id FROM clicks ORDER BY id") == [(1,), (2,)]
@@ -135,3 +137,15 @@ def check_actions(visit: Open, site: Site) -> None:
         assert "clicks" in row and "done" in row and "operator" in row and "web" in row, row
         assert outcome in row
         assert "UTC" in row
+
+
+def check_ledger(visit: Open, site: Site, runs: str, batch: str) -> None:
+    """The page of the run that this path finds has the one batch that it committed."""
+    visited = visit(site)
+    (run,) = visited.page.request.get(f"{site.address}/api/v1{runs}").json()["items"]
+    page = visited.open(f"/runs/{run['run_id']}?view=ledger")
+    entries = page.get_by_label("Ledger entries of warehouse:main.clicks").locator("tbody tr")
+    entries.first.wait_for()
+    (cells,) = [row.locator("td").all_inner_texts() for row in entries.all()]
+    assert cells[0].startswith(batch)
+    assert cells[3] == "1"  # inserted
