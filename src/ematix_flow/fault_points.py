@@ -240,6 +240,8 @@ declare_point("action.effected", "an action that is done at once is in effect; i
 declare_point("action.claimed", "a carrier has claimed the action; no process was started for it")
 declare_point("action.begun", "a process has begun the action under its claim; nothing of it is done")
 declare_point("action.carried_out", "the runs of the action have ended; the action has not")
+declare_point("restart.run_ended", "a restart has succeeded; the slot of its run is as it was")
+declare_point("restart.slot_ended", "a restart and its slot have succeeded; workflows do not know it yet")
 
 POINTS: Final[frozenset[str]] = frozenset(_point_meanings)
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from ematix_flow.backends.state_stores.run_logs import open_slots, sql_tables
 from ematix_flow.backends.stores.object_urls import open_object_store
-from ematix_flow.state.slots.base import Claim, Slot, SlotStore
+from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
 from ematix_flow.state.slots.memory import MemorySlotStore
 from ematix_flow.state.slots.objects import ObjectSlotStore
 from ematix_flow.state.slots.sql import SqlSlotStore
@@ -221,6 +221,51 @@ def test_what_was_given_up_is_reopened_by_hand_only(store: SlotStore) -> None:
     assert again is not None and again.failures == 0
     store.end(again, "succeeded")
     assert not store.reopen(SLOT)
+
+
+def test_a_slot_that_nobody_holds_is_ended_as_it_was_seen(store: SlotStore, clock: Clock) -> None:
+    def seen() -> SlotRecord:
+        record = store.get(SLOT)
+        assert record is not None
+        return record
+
+    store.open([SLOT])
+    never_run = seen()
+    claim = claimed(store)
+    assert not store.end_unclaimed(never_run, "gave_up", "too late")
+    assert not store.end_unclaimed(seen(), "gave_up", "a run holds it")
+    assert store.retry_later(claim, 60, "it failed")
+    waits = seen()
+    assert store.end_unclaimed(waits, "gave_up", "stopped by ada")
+    assert not store.end_unclaimed(waits, "succeeded", "it does not wait any more")
+    given_up = seen()
+    assert (given_up.status, given_up.reason, given_up.failures) == ("gave_up", "stopped by ada", 1)
+    assert store.unfinished() == []
+    clock.pass_(61)
+    assert claimed(store) is None
+    assert store.end_unclaimed(given_up, "succeeded", "restarted by run 1")
+    assert (seen().status, seen().reason) == ("succeeded", "restarted by run 1")
+    assert not store.reopen(SLOT)
+    assert not store.end_unclaimed(seen(), "gave_up", "it has succeeded")
+    assert not store.end_unclaimed(replace(given_up, slot=Slot("unknown", NOON)), "succeeded")
+
+
+def test_of_a_claim_and_an_end_at_once_one_counts(opens: Opens, clock: Clock) -> None:
+    store = opens(clock)
+    store.open([SLOT])
+    seen = store.get(SLOT)
+    assert seen is not None
+    together = threading.Barrier(4)
+
+    def act(number: int) -> bool:
+        own = opens(clock)
+        together.wait()
+        if number % 2:
+            return own.claim(seen, f"holder {number}", 30) is not None
+        return own.end_unclaimed(seen, "gave_up", f"stopped by {number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(act, range(4))) == 1
 
 
 @pytest.mark.parametrize("kind", OBJECTS)

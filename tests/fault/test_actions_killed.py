@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import runpy
 import signal
@@ -16,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.state_stores.run_logs import open_actions, open_run_log
+from ematix_flow.backends.state_stores.run_logs import open_actions, open_run_log, open_slots
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.schedule.actions.carrier import ActionCarrier
 from ematix_flow.schedule.actions.carrying_out import resolve_action_claim
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import ActionKind, ActionRecord
 from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.slots.base import Slot
 from tests.fault.action_processes import run
 
 pytestmark = pytest.mark.fault
@@ -51,7 +53,13 @@ DURING_A_RUN = (
     "runlog.before_finish",
     "action.carried_out",
 )
-DURING_A_RESTART = ("action.begun", "runlog.before_finish", "action.carried_out")
+DURING_A_RESTART = (
+    "action.begun",
+    "runlog.before_finish",
+    "restart.run_ended",
+    "restart.slot_ended",
+    "action.carried_out",
+)
 
 
 class Project:
@@ -95,6 +103,21 @@ class Project:
     def runs(self) -> tuple[RunRecord, ...]:
         with open_run_log(self.url, env={}, reading=True) as log:
             return log.list()
+
+    def fail_slot(self) -> RunRecord:
+        """Run a slot of p0 whose transform fails, so that it is given up, and return its run."""
+        self.execute("ALTER TABLE trace RENAME TO gone")
+        with open_slots(self.url, env={}) as slots:
+            slots.open([Slot("p0", dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc))])
+        assert run(self.folder, ["run-due", "--module=project.py"]) == 1
+        assert self.slot_statuses() == ["gave_up"]
+        self.execute("ALTER TABLE gone RENAME TO trace")
+        (failed,) = self.runs()
+        return failed
+
+    def slot_statuses(self) -> list[str]:
+        with open_slots(self.url, env={}) as slots:
+            return [record.status for record in slots.newest(["p0"]).values()]
 
     def rows(self, number: int = 0) -> int:
         return int(str(self.execute(f"SELECT count(*) FROM t{number}")[0][0]))
@@ -142,14 +165,25 @@ def test_a_run_whose_process_is_killed_is_done_once_by_the_next(project: Project
 
 @pytest.mark.parametrize("point", DURING_A_RESTART)
 def test_a_restart_whose_process_is_killed_is_done_once_by_the_next(project: Project, point: str) -> None:
-    project.execute("ALTER TABLE trace RENAME TO gone")
-    assert run(project.folder, ["run", "p0", "--module=project.py"]) == 1
-    project.execute("ALTER TABLE gone RENAME TO trace")
-    (failed,) = project.runs()
+    failed = project.fail_slot()
     ended = kill_and_carry_on(project, project.request("restart", failed.run_id), point)
     assert ended.status == "done", ended.outcome
     assert (project.rows(), project.traces()) == (2, 1)
     assert project.runs()[0].ended_well
+    assert project.slot_statuses() == ["succeeded"]
+
+
+@pytest.mark.parametrize("point", ["restart.run_ended", "restart.slot_ended"])
+def test_a_restart_whose_process_is_killed_is_settled_by_run_due(project: Project, point: str) -> None:
+    failed = project.fail_slot()
+    restart = ["restart", "--module=project.py", failed.run_id]
+    assert run(project.folder, restart, f"{point}=kill") == -signal.SIGKILL
+    (action,) = project.actions.list(unfinished=True)
+    assert project.actions.renew(action, 0.0)  # as after a minute
+    assert run(project.folder, ["run-due", "--module=project.py"]) == 0
+    ended = project.actions.get(action.action_id)
+    assert (ended.status, ended.run_ids) == ("done", (project.runs()[0].run_id,))
+    assert (project.slot_statuses(), project.rows(), project.traces()) == (["succeeded"], 2, 1)
 
 
 def test_of_two_processes_for_one_claim_one_carries_it_out(project: Project) -> None:

@@ -78,6 +78,8 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "action.claimed",
         "action.begun",
         "action.carried_out",
+        "restart.run_ended",
+        "restart.slot_ended",
     } == fault_points.POINTS
     assert fault_points.declared_points().keys() >= fault_points.POINTS
     assert all(fault_points.declared_points().values())

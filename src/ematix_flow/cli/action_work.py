@@ -76,10 +76,17 @@ def user_name() -> str:
 
 def action_work(registry: Registry, context: RunContext, run_log: str | None, view: RunView) -> ActionWork:
     """A function that does what an action asks for."""
+    from ematix_flow.backends.state_stores.run_logs import open_slots
     from ematix_flow.schedule.actions.action_runs import ActionRuns
     from ematix_flow.state.dead_letters.base import LEASE_SECONDS
 
-    runs = ActionRuns(registry, replace(context, listener=view), view.started, view.finished)
+    runs = ActionRuns(
+        registry,
+        replace(context, listener=view),
+        lambda: open_slots(slots_url(run_log), env=os.environ),
+        view.started,
+        view.finished,
+    )
 
     def work(action: ActionRecord) -> ActionEnd:
         if action.kind == "restart":

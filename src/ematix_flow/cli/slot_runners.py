@@ -53,8 +53,10 @@ def slot_runner(
     from ematix_flow.backends.state_stores.run_logs import open_actions
     from ematix_flow.run.context_setup import run_context
     from ematix_flow.schedule.actions.schedule_holds import paused_schedules
+    from ematix_flow.schedule.restarted_slots import finish_died_restarts
     from ematix_flow.schedule.run_due import SlotRunner
     from ematix_flow.schedule.workflows import stored_names
+    from ematix_flow.state.process_liveness import new_holder
 
     if stand_in:
         slots, run_log = _open_slots_or_memory(run_log)
@@ -67,6 +69,7 @@ def slot_runner(
             run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
         ) as context,
     ):
+        finish_died_restarts(registry, actions, context.run_log, store, new_holder())
         ran: set[str] = set()
 
         def context_of(slot: Slot) -> RunContext:

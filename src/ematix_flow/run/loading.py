@@ -67,6 +67,10 @@ def results_if_loaded(
     if not found.done:
         reason = "an earlier run had committed it, and may not have run its post-load transforms"
         return [replace(each, status="succeeded", reason=reason) for each in results]
+    if (
+        spec.transforms_post
+    ):  # a run has recorded that they ran: as a success, the attempt would run them again
+        return results
     return [_explain_already_applied(each, attempt, batch) for each in results]
 
 

@@ -34,6 +34,7 @@ from ematix_flow.state.actions.memory import MemoryActionStore
 from ematix_flow.state.actions.records import ActionKind, ActionRecord
 from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.slots.memory import MemorySlotStore
 from tests.unit.run.sqlite_file import execute
 
 DEATHS = ("apply.began", "apply.before_commit", "apply.after_commit", "runlog.before_finish")
@@ -105,7 +106,7 @@ def claim(store: MemoryActionStore, kind: ActionKind = "run", subject: str = "bo
 
 def carry_out(action: ActionRecord) -> ActionEnd:
     with run_context(trigger="web") as context:
-        runs = ActionRuns(current_registry(), replace(context, sleep=lambda seconds: None))
+        runs = ActionRuns(current_registry(), replace(context, sleep=lambda seconds: None), MemorySlotStore)
         return runs.restart(action) if action.kind == "restart" else runs.run(action)
 
 
@@ -233,7 +234,7 @@ def test_a_takeover_repeats_what_was_locked_and_what_did_not_run_because_of_it(
         spec = current_registry().pipeline("held").spec
         connections = open_connections(context.spark)
         assert not lock_targets(spec, connections, uuid.uuid4(), held)
-        ended = ActionRuns(current_registry(), replace(context, sleep=sleep)).run(claimed)
+        ended = ActionRuns(current_registry(), replace(context, sleep=sleep), MemorySlotStore).run(claimed)
     assert pauses == [5, 10, 20]
     assert ended.outcome.startswith("2 of 4 pipelines did not succeed; broken: ")
     with open_local_run_log(env=os.environ, reading=True) as log:

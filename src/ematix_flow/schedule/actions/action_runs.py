@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ematix_flow.errors import Interrupted
+from ematix_flow import fault_points
+from ematix_flow.errors import FlowError, Interrupted
 from ematix_flow.graph.registry import Registry
 from ematix_flow.observe.listener import Attempt, Listener
 from ematix_flow.plan.results import RunResult
@@ -14,21 +15,29 @@ from ematix_flow.run.restart import finished_restart, restart_run
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.actions.carrying_out import ActionEnd, ActionInterrupted
 from ematix_flow.schedule.actions.checks import pipelines_to_run
+from ematix_flow.schedule.restarted_slots import describe_finished_restart, end_restarted_slot
 from ematix_flow.state.actions.records import ActionRecord
+from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.slots.base import SlotStore
 
 LOCKED_SECONDS = 5.0  # before the next attempt at a pipeline that an earlier process of the action may hold
 MOST_LOCKED_SECONDS = 60.0  # between two later attempts
 MAX_LOCKED_SECONDS = 600.0  # the longest that any lock of a dead process lasts
+_STORE_RETRY_SECONDS = (1.0, 4.0, 15.0)  # between attempts to record that a slot is loaded
 
 Outcomes = Mapping[str, PipelineOutcome]
 
 
 @dataclass(frozen=True)
 class ActionRuns:
-    """Carries out the actions that run pipelines. ``before`` and ``after`` are as for `run_dag`."""
+    """Carries out the actions that run pipelines. ``before`` and ``after`` are as for `run_dag`.
+
+    ``open_slots`` opens the slots next to the run log: a restart that succeeds ends the slot of its run.
+    """
 
     registry: Registry
     context: RunContext
+    open_slots: Callable[[], SlotStore]
     before: Callable[[str], None] = lambda name: None
     after: Callable[[PipelineOutcome], None] = lambda outcome: None
 
@@ -54,9 +63,7 @@ class ActionRuns:
         done = finished_restart(run_log, record) if action.fence > 1 else None
         if done is not None:
             # an earlier process of this action restarted it, and died before it recorded that
-            return ActionEnd(
-                "done", f"{record.pipeline} {done.status} by run {done.run_id[:8]}", (done.run_id,)
-            )
+            return self._end_slot(record, ActionEnd("done", describe_finished_restart(done), (done.run_id,)))
         watch = _RunIds(self.context.listener)
         context = replace(
             self.context, listener=watch, batch_key=action_batch_key(action), trigger=action.via
@@ -71,7 +78,26 @@ class ActionRuns:
             return [outcome]
 
         outcomes = self._run_until_free(action, watch, [record.pipeline], run_again)
-        return _end_of(outcomes, watch.run_ids)
+        ended = _end_of(outcomes, watch.run_ids)
+        return self._end_slot(record, ended) if ended.status == "done" else ended
+
+    def _end_slot(self, failed: RunRecord, ended: ActionEnd) -> ActionEnd:
+        """Record that the slot of a run that was restarted well has succeeded."""
+        if failed.slot is None:
+            return ended
+        fault_points.point("restart.run_ended")
+        for pause in (*_STORE_RETRY_SECONDS, None):
+            try:
+                with self.open_slots() as slots:
+                    end_restarted_slot(slots, self.registry, failed, ended.run_ids[-1])
+                return ended
+            except FlowError as error:
+                if pause is None:
+                    what = f"{ended.outcome}; but its slot was not recorded as succeeded: {error.what}. "
+                    what += f"flow clear {failed.pipeline}  lets the next run find that it is loaded"
+                    return replace(ended, status="failed", outcome=what, error=error)
+                self.context.sleep(pause)
+        return ended
 
     def _run_until_free(
         self,

@@ -66,8 +66,15 @@ class ActionChecks:
                 f"run {record.run_id[:8]} is of the stream {record.pipeline!r}, which keeps its position",
                 next_step=f"flow consume {record.pipeline}  goes on where the stream stopped",
             )
-        find_restart(self.registry.pipeline(record.pipeline).spec, self.run_log, record)
+        spec = self.registry.pipeline(record.pipeline).spec
+        if not self._has_died_with("restart", record.run_id):
+            find_restart(spec, self.run_log, record)
         return record.run_id
+
+    def _has_died_with(self, kind: ActionKind, subject: str) -> bool:
+        """Whether a process died with the same action: the request completes it, whatever it had done."""
+        found = self.actions.list(limit=1, subject=subject, kind=kind, unfinished=True)
+        return any(action.fence and action.is_claimable(self.actions.now()) for action in found)
 
     def _check_resume_from_watermark(self, subject: str, arguments: Mapping[str, Any]) -> str:
         spec = self.registry.pipeline(subject).spec

@@ -20,6 +20,7 @@ SlotStatus = Literal["waiting", "claimed", "succeeded", "gave_up", "skipped"]
 UNFINISHED: tuple[SlotStatus, ...] = ("waiting", "claimed")
 UNSUCCESSFUL: tuple[SlotStatus, ...] = ("gave_up", "skipped")
 ENDED: tuple[SlotStatus, ...] = ("succeeded", *UNSUCCESSFUL)
+UNCLAIMED: tuple[SlotStatus, ...] = ("waiting", *UNSUCCESSFUL)  # may be ended without a claim
 CLOCK_STEP = dt.timedelta(minutes=1)  # clocks are adjusted by up to this; a later slot: a clock was ahead
 ENDING_CLAIM_SECONDS = 60.0  # how long a claim lasts that only ends or reschedules a slot
 MAX_CLAIM = dt.timedelta(hours=1)  # limit for a run without heartbeat, even if its claim lasts longer
@@ -181,6 +182,13 @@ class SlotStore(ABC):
     @abstractmethod
     def reopen(self, slot: Slot) -> bool:
         """Reopen a slot that was given up or skipped: it waits again, without earlier attempts."""
+
+    @abstractmethod
+    def end_unclaimed(self, seen: SlotRecord, status: SlotStatus, reason: str | None = None) -> bool:
+        """End a slot that no run holds: it waits, was given up or was skipped.
+
+        False if it has changed since it was ``seen``, is claimed, or has succeeded.
+        """
 
     @abstractmethod
     def lease(self, name: str, holder: str, seconds: float) -> SchedulerLease | None:

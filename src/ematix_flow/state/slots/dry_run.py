@@ -76,6 +76,10 @@ class DryRunSlotStore(MemorySlotStore):
         self._fetch(slot)
         return super().reopen(slot)
 
+    def end_unclaimed(self, seen: SlotRecord, status: SlotStatus, reason: str | None = None) -> bool:
+        self._fetch(seen.slot)
+        return super().end_unclaimed(seen, status, reason)
+
     def changed_records(self) -> list[SlotRecord]:
         """Return the records that are new or differ from the store."""
         return _in_order(self._slots.values())

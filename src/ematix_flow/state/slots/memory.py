@@ -7,7 +7,16 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ematix_flow.state.slots.base import ENDED, UNSUCCESSFUL, Claim, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots.base import (
+    ENDED,
+    UNCLAIMED,
+    UNSUCCESSFUL,
+    Claim,
+    Slot,
+    SlotRecord,
+    SlotStatus,
+    SlotStore,
+)
 from ematix_flow.state.slots.scheduler_lease import SchedulerLease, next_lease
 from ematix_flow.state.times import utc_now
 
@@ -167,6 +176,16 @@ class MemorySlotStore(SlotStore):
             self._slots[slot] = replace(
                 known, status="waiting", failures=0, deaths=0, not_before=self._clock(), reason=None
             )
+            return True
+
+    def end_unclaimed(self, seen: SlotRecord, status: SlotStatus, reason: str | None = None) -> bool:
+        with self._lock:
+            known = self._slots.get(seen.slot)
+            if known is None or seen.status not in UNCLAIMED:
+                return False
+            if (known.status, known.fence) != (seen.status, seen.fence):
+                return False
+            self._slots[seen.slot] = replace(known, status=status, holder=None, reason=reason)
             return True
 
     def lease(self, name: str, holder: str, seconds: float) -> SchedulerLease | None:

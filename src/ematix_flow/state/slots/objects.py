@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
@@ -174,16 +174,18 @@ class ObjectSlotStore(SlotStore):
 
         keys = list(by_key)
         answers = self._store.map_parallel(end, keys) if keys else iter(())
-        ended = [key for key, is_ended in zip(keys, answers, strict=True) if is_ended]
-        if ended:
-            self._store.remove([_unfinished_mark(by_key[key].slot) for key in ended])
-            for document in self._store.read_all(ended):
-                now = None if document is None else _record(document.value)
-                if (
-                    now is not None and now.status not in ENDED
-                ):  # reopened meanwhile, and its mark was removed
-                    self._store.mark(_unfinished_mark(now.slot))
-        return {by_key[key].slot for key in ended}
+        ended = {by_key[key].slot for key, is_ended in zip(keys, answers, strict=True) if is_ended}
+        self._remove_unfinished_marks(ended)
+        return ended
+
+    def _remove_unfinished_marks(self, ended: Collection[Slot]) -> None:
+        if not ended:
+            return
+        self._store.remove([_unfinished_mark(slot) for slot in ended])
+        for document in self._store.read_all(_slot_key(slot) for slot in ended):
+            now = None if document is None else _record(document.value)
+            if now is not None and now.status not in ENDED:  # reopened meanwhile, and its mark was removed
+                self._store.mark(_unfinished_mark(now.slot))
 
     def retry_later(
         self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True
@@ -202,6 +204,13 @@ class ObjectSlotStore(SlotStore):
             return False
         self._store.mark(_unfinished_mark(slot))
         return bool(self._change(slot, lambda slots: slots.reopen(slot)))
+
+    def end_unclaimed(self, seen: SlotRecord, status: SlotStatus, reason: str | None = None) -> bool:
+        why = None if reason is None else bounded_text(reason)
+        if not self._change(seen.slot, lambda slots: slots.end_unclaimed(seen, status, why)):
+            return False
+        self._remove_unfinished_marks([seen.slot])
+        return True
 
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
         end = f"unended/{oldest_first_key(before)}"

@@ -18,6 +18,7 @@ from ematix_flow.state.runlog.records import bounded_text
 from ematix_flow.state.runlog.tables import SLOTS_SINCE, empty_memory_database, open_run_log_tables
 from ematix_flow.state.slots.base import (
     ENDED,
+    UNCLAIMED,
     UNFINISHED,
     UNSUCCESSFUL,
     Claim,
@@ -312,6 +313,17 @@ class SqlSlotStore(SlotStore):
                 sa.update(slots)
                 .where(*matches_slot(slot), slots.c.status.in_(("gave_up", "skipped")))
                 .values(status="waiting", failures=0, deaths=0, not_before=self._now(connection), reason=None)
+            )
+            return connection.execute(change).rowcount == 1
+
+    def end_unclaimed(self, seen: SlotRecord, status: SlotStatus, reason: str | None = None) -> bool:
+        if seen.status not in UNCLAIMED:
+            return False
+        with self._transaction() as connection:
+            change = (
+                sa.update(slots)
+                .where(*matches_slot(seen.slot), slots.c.status == seen.status, slots.c.fence == seen.fence)
+                .values(status=status, **released_values(reason))
             )
             return connection.execute(change).rowcount == 1
 
