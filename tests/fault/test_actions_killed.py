@@ -92,6 +92,7 @@ class Project:
         return ActionCarrier(
             self.actions,
             log,
+            open_slots(self.url, env={}),
             current_registry(),
             module,
             self.url,
@@ -225,13 +226,14 @@ def test_two_carriers_at_once_run_each_action_once_also_if_its_process_is_killed
 
 CARRY = """
 import sys
-from ematix_flow.backends.state_stores.run_logs import open_actions, open_run_log
+from ematix_flow.backends.state_stores.run_logs import open_actions, open_run_log, open_slots
 from ematix_flow.cli.project import load_project
 from ematix_flow.schedule.actions.carrier import ActionCarrier
 
 url = sys.argv[1]
 log, registry = open_run_log(url, env={}), load_project("project.py")
-ActionCarrier(open_actions(url, env={}), log, registry, "project.py", url, lease_seconds=0.1).poll()
+slots = open_slots(url, env={})
+ActionCarrier(open_actions(url, env={}), log, slots, registry, "project.py", url, lease_seconds=0.1).poll()
 """
 
 

@@ -116,6 +116,7 @@ class Books:
     begun: set[tuple[Slot, Process]] = field(default_factory=set)
     jumps: int = 0  # of the clock
     reopened: set[Slot] = field(default_factory=set)
+    by_hand: set[Slot] = field(default_factory=set)  # ended without a claim
     counts: Counter[str] = field(default_factory=Counter)
     calls: int = 0
 
@@ -252,6 +253,24 @@ class Books:
                 self.breaks(f"{slot} had succeeded and waits again")
             self.ended.pop(slot, None)
             self.failed[slot] = self.told_failed[slot] = self.deaths[slot] = 0
+
+    def end_unclaimed(
+        self, done: bool, seen: SlotRecord, status: SlotStatus, reason: str | None = None
+    ) -> None:
+        """By a person: a stop of a slot that waits, or a restart that has loaded it."""
+        if not done:
+            self.counts["end too late"] += 1
+            return
+        slot, held = seen.slot, self.claims.get(seen.slot)
+        self.counts[f"by hand {status}"] += 1
+        if held is not None and not held.is_over:
+            self.breaks(f"{slot} was ended as {status} under the claim {held}")
+        if slot in self.ended and (self.ended[slot][0] == "succeeded" or status != "succeeded"):
+            self.breaks(f"{slot} has ended twice: {self.ended[slot]} and {status}")
+        self.ended[slot] = (status, reason)
+        self.by_hand.add(slot)
+        if held is not None:
+            held.not_before = None  # once it is reopened, it waits no longer
 
     def lease(self, lease: SchedulerLease | None, name: str, holder: str, seconds: float) -> None:
         if lease is not None:

@@ -43,7 +43,8 @@ def _jobs(world: Simulation, spec: WorkflowSpec) -> Iterator[str]:
         if not all(job is not None and job.status in ENDED for job in jobs):
             yield f"{record} without all of its jobs: {jobs}"
         well = all(job is not None and job.status == "succeeded" for job in jobs)
-        cleared = any(Slot(job, record.slot.fire_time) in world.books.reopened for job in spec.jobs)
+        changed = world.books.reopened | world.books.by_hand
+        cleared = any(Slot(job, record.slot.fire_time) in changed for job in spec.jobs)
         if (record.status == "succeeded") is not well and not (well and cleared):
             yield f"{record}, and its jobs: {jobs}"
 

@@ -27,7 +27,16 @@ from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.plan.results import RunResult
 from ematix_flow.run.recovery import slot_batch_key, slot_is_done, slot_load
 from ematix_flow.run.run_context import RunContext
-from ematix_flow.schedule import clearing, due_slots, run_due, scheduler, slot_lifecycle, workflows
+from ematix_flow.schedule import (
+    clearing,
+    due_slots,
+    restarted_slots,
+    run_due,
+    scheduler,
+    slot_lifecycle,
+    stopped_slots,
+    workflows,
+)
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit, WorkerState
 from ematix_flow.schedule.run_due import SlotRunner, resolve_claim
 from ematix_flow.schedule.scheduler import Scheduler
@@ -257,7 +266,25 @@ class Simulation:
             bad = clearing.clearable_slots(self.store, list(REGISTRY.pipelines), None)
             self.kernel.sleep(self.chance.uniform(0, 60))
             clearing.reopen_slots(self.store, REGISTRY, [] if self.is_quiet else bad)
+            self.stop_a_slot_that_waits()
+            self.restart_what_is_loaded()
         self.kernel.sleep(self.chance.uniform(300, 900))
+
+    def stop_a_slot_that_waits(self) -> None:
+        """``flow stop`` of a slot between two attempts."""
+        waits = stopped_slots.stoppable_slots(self.store, list(REGISTRY.pipelines))
+        self.kernel.sleep(self.chance.uniform(0, 5))
+        if waits and not self.is_quiet:
+            stopped_slots.stop_slot(self.store, self.chance.choice(waits), "ada")
+
+    def restart_what_is_loaded(self) -> None:
+        """``flow restart`` whose run has loaded a slot: the slot is ended without a claim."""
+        for record in self.store.unsuccessful(list(REGISTRY.pipelines), EPOCH - dt.timedelta(days=2)):
+            slot = record.slot
+            done = self.transformed if REGISTRY.pipeline(slot.pipeline).spec.transforms_post else self.loaded
+            if done[slot]:
+                failed = RunRecord("failed", slot.pipeline, "t", "append", slot=slot.fire_time)
+                restarted_slots.end_restarted_slot(self.store, REGISTRY, failed, "restarted")
 
     # ------------------------------------------------------------------ runs
 

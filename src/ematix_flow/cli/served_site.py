@@ -55,6 +55,7 @@ def open_site(
         lambda: ActionCarrier(
             stores.actions(),
             stores.run_log(),
+            stores.slots(),
             registry,
             name,
             url,

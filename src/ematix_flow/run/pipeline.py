@@ -47,6 +47,7 @@ from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.retry_policy import retry_delay
 
 _RANDOM = random.Random()
+_LOOKBACK_RUNS = 100  # the attempts at a slot are among the newest
 
 
 def run_declared_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
@@ -130,7 +131,7 @@ def _run_and_notify(declared: DeclaredPipeline, context: RunContext, attempt: At
 def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Attempt) -> RunResult:
     spec = declared.spec
     before = sys.exc_info()[1]  # the caller may be handling another error
-    earlier = attempt.earlier_run_ids[-1] if attempt.earlier_run_ids else None
+    earlier = attempt.earlier_run_ids[-1] if attempt.earlier_run_ids else _last_attempt_of_slot(spec, context)
     recorded = AttemptRecording(spec, context, new_record(spec, context, attempt), earlier)
     connect = partial(open_connections, context.spark)
     try:
@@ -162,6 +163,17 @@ def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Atte
     if failure is not None and not spec.continue_on_target_failure:
         raise failure
     return replace(result, failure=failure)
+
+
+def _last_attempt_of_slot(spec: PipelineSpec, context: RunContext) -> str | None:
+    """Return the run of the attempt before, whose process has ended: a stop of it is a stop of this one."""
+    if context.slot is None or context.attempt == 1:
+        return None
+    try:
+        runs = context.run_log.list(spec.name, limit=_LOOKBACK_RUNS)
+    except FlowError:  # a run log that cannot be read stops no run
+        return None
+    return next((run.run_id for run in runs if run.slot == context.slot), None)
 
 
 def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> LoadError | None:

@@ -194,3 +194,63 @@ def test_a_slot_store_that_stays_away_is_named_in_the_outcome_of_a_restart(flow,
     assert flow("clear", "orders").code == 0
     assert [each["status"] for each in flow("run-due", "-o", "json").json] == ["succeeded"]
     assert in_shop(shop, "SELECT n FROM loads") == [(2,)]
+
+
+# ------------------------------------------------------------------ stops between two attempts
+
+
+@with_retries
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_slot_that_waits_for_its_next_attempt_is_stopped(flow, shop, by_name: bool) -> None:
+    run_id = fail_slot(flow)
+    stopped = flow("stop", "orders" if by_name else run_id[:8], "-o", "json")
+    assert stopped.code == 0, stopped.err
+    action = stopped.json
+    assert (action["status"], action["subject"], action["run_ids"]) == ("done", run_id, [run_id])
+    assert action["outcome"] == "the slot of 2026-03-29 12:00 UTC is given up: no further attempt starts"
+    reason = slot().reason or ""
+    assert slot().status == "gave_up"
+    assert reason.startswith("stopped by ada before its next attempt; the last message: ")
+    assert "no such table: loads" in reason
+    assert [run["status"] for run in flow("runs", "list", "-o", "json").json] == ["failed"]
+    assert flow("run-due").err == "nothing is due\n"
+    assert "stopped by ada" in flow("status").out
+    again = flow("stop", run_id)
+    assert again.code == 2 and "has ended: it is failed" in again.err
+    nothing = flow("stop", "orders")
+    assert nothing.code == 2 and "none of its slots waits for its next attempt" in nothing.err
+    make_it_work(shop)
+    assert flow("clear", "orders").code == 0
+    assert [each["status"] for each in flow("run-due", "-o", "json").json] == ["succeeded"]
+
+
+@with_retries
+def test_a_stop_that_comes_when_the_next_attempt_has_been_claimed_is_obeyed_by_it(flow, shop) -> None:
+    run_id = fail_slot(flow)
+    end_wait()
+    with open_slots(slots_url(None), env=os.environ) as store:
+        claim = store.claim(slot(), "another process", 60)
+        assert claim is not None
+        with open_actions(slots_url(None), env=os.environ) as actions:
+            asked, _ = actions.request("stop", run_id, {}, by="ada", via="web")
+        assert slot().status == "claimed"
+        assert store.retry_later(claim, 0.0, "interrupted", failed=False)
+    ran = flow("run-due")
+    assert ran.code == 130 and "gave up" in ran.out
+    assert (slot().status, slot().reason) == ("gave_up", "pipeline 'orders' was stopped by ada")
+    runs = flow("runs", "list", "-o", "json").json
+    assert [run["status"] for run in runs] == ["cancelled", "failed"]
+    shown = flow("actions", "show", asked.action_id, "-o", "json").json
+    assert shown["status"] == "done"
+
+
+@with_retries
+@pytest.mark.parametrize("point", ["action.requested", "action.effected"])
+def test_a_stop_between_attempts_that_dies_is_completed_by_the_same_command(flow, shop, point: str) -> None:
+    run_id = fail_slot(flow)
+    with inject(point, "crash") as fault:
+        flow("stop", run_id)
+    assert fault.has_fired
+    again = flow("stop", run_id, "-o", "json")
+    assert (again.code, again.json["status"], again.json["is_new"]) == (0, "done", False)
+    assert (slot().status, (slot().reason or "")[:14]) == ("gave_up", "stopped by ada")

@@ -336,7 +336,7 @@ def test_a_run_is_stopped_while_it_waits_for_its_next_attempt(
             stores: Any = {"registry": current_registry(), "run_log": log, "slots": MemorySlotStore()}
             request_action("stop", run.run_id, {}, by="ada", via="cli", actions=store, **stores)
             # a scheduler leaves the stop to the run
-            ActionCarrier(store, log, current_registry(), "pipelines").poll()
+            ActionCarrier(store, log, MemorySlotStore(), current_registry(), "pipelines").poll()
         with pytest.raises(RunStopped):
             running.result(60)
     assert [each.status for each in records()] == ["failed"]

@@ -15,6 +15,8 @@ from ematix_flow.state.actions.records import ActionKind, ActionRecord
 from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.slots.base import Slot
+from ematix_flow.state.slots.memory import MemorySlotStore
 
 NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
 
@@ -64,8 +66,8 @@ def actions(clock: Clock) -> MemoryActionStore:
 
 
 @pytest.fixture
-def carrier(actions: MemoryActionStore, run_log: RunLog) -> ClaimingCarrier:
-    return ClaimingCarrier(actions, run_log, current_registry(), "shop")
+def carrier(actions: MemoryActionStore, run_log: RunLog, clock: Clock) -> ClaimingCarrier:
+    return ClaimingCarrier(actions, run_log, MemorySlotStore(clock), current_registry(), "shop")
 
 
 def ask(actions: MemoryActionStore, kind: ActionKind, subject: str, **arguments: object) -> ActionRecord:
@@ -122,6 +124,27 @@ def test_a_stop_is_ended_by_a_carrier_of_its_module(
     stops = [ask(actions, "stop", run_id) for run_id in ("ours", "cleaned", "theirs", "purged")]
     carrier.poll()
     assert [actions.get(stop.action_id).status for stop in stops] == ["done", "done", "waiting", "failed"]
+
+
+def test_a_stop_between_attempts_whose_process_died_is_completed_by_a_carrier(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, run_log: RunLog
+) -> None:
+    slot = Slot("orders", NOON)
+    run_log.start(RunRecord("ours", "orders", "db:orders", "append", slot=NOON))
+    run_log.finish("ours", "failed")
+    carrier.slots.open([slot])
+    (seen,) = carrier.slots.unfinished()
+    claim = carrier.slots.claim(seen, "scheduler", 60)
+    assert claim is not None
+    stop = ask(actions, "stop", "ours")
+    carrier.poll()
+    assert actions.get(stop.action_id).status == "waiting"  # the attempt at work obeys it
+    assert carrier.slots.retry_later(claim, 900, "the source is away")
+    carrier.poll()
+    ended, stopped = actions.get(stop.action_id), carrier.slots.get(slot)
+    assert stopped is not None and stopped.status == "gave_up"
+    assert (stopped.reason or "").startswith("stopped by ada before its next attempt")
+    assert (ended.status, ended.run_ids) == ("done", ("ours",))
 
 
 def test_an_interrupted_pause_or_resume_ends_by_what_is_paused(

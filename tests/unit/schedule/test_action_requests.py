@@ -224,12 +224,32 @@ def test_a_run_that_failed_is_stopped_only_as_long_as_its_next_attempt_has_not_b
     assert desk.refusal("stop", "c3") == "run c3 of 'orders' has ended: it is failed"
 
 
-def test_who_stops_a_run_whose_slot_waits_is_told_how_to_hold_it(desk: Desk) -> None:
+def test_a_slot_is_stopped_only_between_two_attempts(desk: Desk) -> None:
     desk.slots.open([Slot("orders", NOON)])
     desk.run("a1", "failed", slot=NOON)
-    with pytest.raises(UsageError) as refused:
-        desk.ask("stop", "a1")
-    assert refused.value.next_step == "flow pause orders --schedule  holds the next attempt"
+    assert desk.refusal("stop", "a1") == "run a1 of 'orders' has ended: it is failed"
+    (seen,) = desk.slots.unfinished()
+    claim = desk.slots.claim(seen, "scheduler", 60)
+    assert claim is not None and desk.slots.retry_later(claim, 900, "the source is away")
+    asked = desk.ask("stop", "orders")
+    assert (asked.action.status, asked.action.subject) == ("done", "a1")
+    stopped = desk.slots.get(seen.slot)
+    assert stopped is not None and (stopped.status, stopped.reason) == (
+        "gave_up",
+        "stopped by ada before its next attempt; the last message: the source is away",
+    )
+
+
+def test_a_stop_by_name_is_of_the_run_at_work_and_names_several(desk: Desk) -> None:
+    assert "nothing to stop: 'orders' is not running" in (desk.refusal("stop", "orders") or "")
+    desk.run("a1")
+    asked = desk.ask("stop", "orders")
+    assert (asked.action.status, asked.action.subject) == ("waiting", "a1")
+    desk.run("b2")
+    assert desk.refusal("stop", "orders") in (
+        "'orders' has several runs: a1, b2",
+        "'orders' has several runs: b2, a1",
+    )
 
 
 def test_a_stream_is_paused_also_between_its_attempts(desk: Desk) -> None:

@@ -83,7 +83,7 @@ def request_stop(log: RunLog, url: str, run_id: str) -> None:
             slots=MemorySlotStore(),
             actions=store,
         )
-        ActionCarrier(store, log, current_registry(), "pipelines").poll()
+        ActionCarrier(store, log, MemorySlotStore(), current_registry(), "pipelines").poll()
 
 
 def ended_stop(url: str) -> tuple[str, str | None]:

@@ -142,6 +142,7 @@ def scheduler(
         carrier = ActionCarrier(
             actions,
             runner.run_log,
+            runner.store,
             registry,
             require_module(module),
             store_url,

@@ -1,4 +1,4 @@
-"""``flow stop``: asks a run to stop."""
+"""``flow stop``: asks a run to stop, or ends the wait of a slot for its next attempt."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ app = new_app()
 
 @app.command()
 def stop(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
+    subject: Annotated[str, typer.Argument(metavar="RUN|NAME", hidden=True)],
     module: ModuleOption = None,
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> None:
     """Ask a run to stop, on any machine. It rolls back what it has not committed.
 
-    The first characters of the run's id are enough.
+    RUN is its id, of which the first characters are enough; NAME is its pipeline or stream. A slot that waits
+    for its next attempt is given up: no further attempt starts.
     """
     with action_desk(load_project(module), run_log) as desk:
-        receipt = desk.request("stop", run_id)
+        receipt = desk.request("stop", subject)
     short = receipt.action.subject[:8]
+    if receipt.action.status == "done":
+        write_receipt(receipt, output, f"flow runs show {short}  shows the last attempt")
+        return
     write_receipt(
         receipt, output, f"flow runs show {short}  shows when it has", f"run {short} is asked to stop"
     )

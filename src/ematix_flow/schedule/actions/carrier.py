@@ -26,11 +26,12 @@ from ematix_flow.schedule.executors.base import (
     has_secret,
 )
 from ematix_flow.schedule.executors.child_processes import ChildProcesses, exit_reason
+from ematix_flow.schedule.stopped_slots import settle_stop
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import CARRIED_KINDS, ActionRecord
 from ematix_flow.state.process_liveness import new_holder, run_is_dead
 from ematix_flow.state.runlog.base import RunLog, warn_once
-from ematix_flow.state.runlog.next_attempts import has_next_attempt
+from ematix_flow.state.slots.base import SlotStore
 
 MAX_DEATHS = 3  # processes that die with an action before it is given up
 _HOLD_LEFT_AFTER = dt.timedelta(minutes=5)  # a pause or a resume takes no longer
@@ -45,6 +46,7 @@ class ActionCarrier:
 
     actions: ActionStore
     run_log: RunLog
+    slots: SlotStore
     registry: Registry
     module: str
     run_log_url: str | None = None
@@ -214,5 +216,5 @@ class ActionCarrier:
             return
         if run_is_dead(record):
             self.actions.end(action, "done", f"its process {record.pid} is gone", (record.run_id,))
-        elif record.status != "running" and not has_next_attempt(record):  # which would obey the stop
-            self.actions.end(action, "done", f"the run has ended: it is {record.status}", (record.run_id,))
+        elif record.status != "running":
+            settle_stop(action, record, self.actions, self.slots)

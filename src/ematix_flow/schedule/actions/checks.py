@@ -17,6 +17,7 @@ from ematix_flow.run.restart import find_restart
 from ematix_flow.schedule.actions.arguments import letter_selection
 from ematix_flow.schedule.actions.schedule_holds import describe_hold
 from ematix_flow.schedule.clearing import clearable_slots
+from ematix_flow.schedule.stopped_slots import newest_run_of_slot, slot_between_attempts, stoppable_slots
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import ActionKind, Hold
 from ematix_flow.state.process_liveness import run_is_dead
@@ -87,7 +88,7 @@ class ActionChecks:
         return subject
 
     def _check_stop(self, subject: str, arguments: Mapping[str, Any]) -> str:
-        record = self.run_log.get(subject)
+        record = self._run_to_stop(subject)
         short = record.run_id[:8]
         if run_is_dead(record):
             raise UsageError(
@@ -96,17 +97,41 @@ class ActionChecks:
                 state="the next run reads from the ledger what it committed",
                 next_step=f"flow restart {short}  runs it again",
             )
-        if record.status != "running" and not self._is_between_attempts(record):
-            slot = None if record.slot is None else self.slots.get(Slot(record.pipeline, record.slot))
-            waits = slot is not None and slot.status == "waiting"
+        if record.status == "running" or self._is_between_attempts(record):
+            return record.run_id
+        waits = slot_between_attempts(self.slots, record)
+        if waits is not None:
+            newest = newest_run_of_slot(self.run_log, waits.slot)
+            return record.run_id if newest is None else newest.run_id
+        if self.actions.stop_requested(record.run_id) is not None:
+            return record.run_id  # it was interrupted, and this request completes it
+        raise UsageError(
+            f"run {short} of {record.pipeline!r} has ended: it is {record.status}",
+            next_step=f"flow runs show {short}",
+        )
+
+    def _run_to_stop(self, subject: str) -> RunRecord:
+        """Return the run with this id; of a pipeline or stream the run at work.
+
+        If none is, return the last attempt at the slot that waits for its next one.
+        """
+        if subject not in self.registry.pipelines and subject not in self.registry.streams:
+            return self.run_log.get(subject)
+        live = [record for record in self.run_log.running(subject) if not run_is_dead(record)]
+        if len(live) > 1:
+            ids = ", ".join(record.run_id[:8] for record in live)
             raise UsageError(
-                f"run {short} of {record.pipeline!r} has ended: it is {record.status}",
-                state="its slot waits for the next attempt" if waits else None,
-                next_step=f"flow pause {record.pipeline} --schedule  holds the next attempt"
-                if waits
-                else f"flow runs show {short}",
+                f"{subject!r} has several runs: {ids}", next_step="flow stop RUN  stops one of them"
             )
-        return record.run_id
+        waits = [] if live else stoppable_slots(self.slots, [subject])
+        last = newest_run_of_slot(self.run_log, waits[0].slot) if waits else self.run_log.last(subject)
+        if live or (last is not None and (waits or self._is_between_attempts(last))):
+            return live[0] if live else last  # type: ignore[return-value]  # checked
+        raise UsageError(
+            f"there is nothing to stop: {subject!r} is not running, and none of its slots waits for its next "
+            "attempt",
+            next_step=f"flow status {subject}",
+        )
 
     def _is_between_attempts(self, record: RunRecord) -> bool:
         """Whether the next attempt has not begun. Once it has, its own run is to be stopped."""

@@ -19,6 +19,7 @@ from ematix_flow.schedule.actions.arguments import check_arguments, letter_selec
 from ematix_flow.schedule.actions.checks import ActionChecks, slots_to_clear
 from ematix_flow.schedule.actions.schedule_holds import hold_effect
 from ematix_flow.schedule.clearing import reopen_slots
+from ematix_flow.schedule.stopped_slots import settle_stop
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import CARRIED_KINDS, ActionKind, ActionRecord
 from ematix_flow.state.runlog.base import RunLog
@@ -56,7 +57,10 @@ def request_action(
     checked = check_arguments(checked_kind, arguments)
     if checked_kind in CARRIED_KINDS or checked_kind == STOP:
         subject = ActionChecks(registry, run_log, slots, actions).check(checked_kind, subject, checked)
-        return ActionReceipt(*actions.request(checked_kind, subject, checked, by=by, via=via))
+        action, is_new = actions.request(checked_kind, subject, checked, by=by, via=via)
+        if checked_kind == STOP:
+            action = _stop_between_attempts(action, run_log, slots, actions)
+        return ActionReceipt(action, is_new)
     if not actions.list(limit=1, subject=subject, kind=checked_kind, unfinished=True):
         # one that has not ended was interrupted: its pause may be in effect, which the check would refuse
         subject = ActionChecks(registry, run_log, slots, actions).check(checked_kind, subject, checked)
@@ -70,6 +74,17 @@ def request_action(
     fault_points.point("action.effected")
     actions.end(action, "done", outcome)
     return ActionReceipt(actions.get(action.action_id), is_new)
+
+
+def _stop_between_attempts(
+    action: ActionRecord, run_log: RunLog, slots: SlotStore, actions: ActionStore
+) -> ActionRecord:
+    """End the wait of a slot for its next attempt. A run at work obeys the stop itself."""
+    fault_points.point("action.requested")
+    record = run_log.get(action.subject)
+    if record.status == "running" or not settle_stop(action, record, actions, slots):
+        return action
+    return actions.get(action.action_id)
 
 
 def find_refusal(

@@ -1,0 +1,67 @@
+"""Stops slots between two attempts: a slot that waits for its next attempt is given up by a person.
+
+A stop that comes when the next attempt has begun is obeyed by that attempt: it asks for the stops of the
+attempt before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ematix_flow import fault_points
+from ematix_flow.state.actions.base import ActionStore
+from ematix_flow.state.actions.records import ActionRecord
+from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.next_attempts import has_next_attempt
+from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.slots.base import Slot, SlotRecord, SlotStore
+from ematix_flow.state.times import format_utc
+
+_LOOKBACK_RUNS = 100  # the attempts of a slot that waits are among the newest
+
+
+def stoppable_slots(store: SlotStore, pipelines: Sequence[str]) -> list[SlotRecord]:
+    """Return the slots of these pipelines that wait for a further attempt, oldest first."""
+    return [record for record in store.unfinished(pipelines) if _waits_for_next_attempt(record)]
+
+
+def slot_between_attempts(store: SlotStore, run: RunRecord) -> SlotRecord | None:
+    """Return the slot of a run that waits for its next attempt; None if it does not."""
+    record = slot_of_run(store, run)
+    return record if record is not None and _waits_for_next_attempt(record) else None
+
+
+def slot_of_run(store: SlotStore, run: RunRecord) -> SlotRecord | None:
+    return None if run.slot is None else store.get(Slot(run.pipeline, run.slot))
+
+
+def newest_run_of_slot(run_log: RunLog, slot: Slot) -> RunRecord | None:
+    runs = run_log.list(slot.pipeline, limit=_LOOKBACK_RUNS)
+    return next((run for run in runs if run.slot == slot.fire_time), None)
+
+
+def stop_slot(store: SlotStore, seen: SlotRecord, by: str) -> bool:
+    """Give up a slot that waits for its next attempt. False if that has begun, or the slot has ended."""
+    last = f"; the last message: {seen.reason}" if seen.reason else ""
+    return store.end_unclaimed(seen, "gave_up", f"stopped by {by} before its next attempt{last}")
+
+
+def settle_stop(action: ActionRecord, run: RunRecord, actions: ActionStore, slots: SlotStore) -> bool:
+    """End the stop of a run that has ended, and with it the wait of its slot. False: an attempt obeys it."""
+    slot = slot_of_run(slots, run)
+    if slot is not None and _waits_for_next_attempt(slot):
+        if not stop_slot(slots, slot, action.requested_by):
+            return False
+        fault_points.point("action.effected")
+        outcome = f"the slot of {format_utc(slot.slot.fire_time)} is given up: no further attempt starts"
+    elif has_next_attempt(run) or (slot is not None and slot.status == "claimed"):
+        return False
+    else:
+        outcome = f"the run has ended: it is {run.status}"
+        if slot is not None and slot.status == "gave_up" and slot.reason:
+            outcome += f", and its slot was given up: {slot.reason}"
+    return actions.end(action, "done", outcome, (run.run_id,))
+
+
+def _waits_for_next_attempt(record: SlotRecord) -> bool:
+    return record.status == "waiting" and record.fence > 0
