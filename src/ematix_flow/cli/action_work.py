@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import getpass
 import json
 import os
@@ -188,12 +189,13 @@ def write_receipt(
         say(next_step)
 
 
-def write_action(action: ActionRecord, output: str) -> None:
+def write_action(action: ActionRecord, output: str, now: dt.datetime) -> None:
     """Show everything about one action."""
+    from ematix_flow.schedule.actions.untaken_actions import action_json, describe_wait
     from ematix_flow.state.process_liveness import format_holder
 
     if output == "json":
-        write_json(action.to_json())
+        write_json(action_json(action, now))
         return
     zone = local_zone_name()
     requested = f"{format_local_time(action.requested_at)} {zone}"
@@ -207,6 +209,7 @@ def write_action(action: ActionRecord, output: str) -> None:
         "ended": f"{format_local_time(action.ended_at)} {zone}" if action.ended_at else None,
         "held by": format_holder(action.holder) if action.holder else None,
         "outcome": action.outcome,
+        "waits": describe_wait(action, now),
         "runs": ", ".join(action.run_ids) or None,
     }
     write_text("\n".join(f"{label:<11}{value}" for label, value in facts.items() if value is not None))

@@ -9,6 +9,7 @@ from typing import Any
 from ematix_flow.errors import FlowError, UnknownName, UsageError
 from ematix_flow.schedule.actions.arguments import check_arguments, require_action_kind
 from ematix_flow.schedule.actions.requests import request_action
+from ematix_flow.schedule.actions.untaken_actions import action_json
 from ematix_flow.state.actions.records import ActionRecord
 from ematix_flow.state.runlog.history import RunCursor
 from ematix_flow.web.answers import Answer, Refused, not_found
@@ -30,7 +31,12 @@ def list_actions(site: Site, call: Call) -> dict[str, Any]:
     shown = records[:limit]
     last = RunCursor(shown[-1].requested_at, shown[-1].action_id) if len(records) > limit else None
     pipelines = _pipelines_of_runs(site, shown)
-    items = [{**record.to_json(), "pipeline": pipelines.get(record.subject)} for record in shown]
+    now = site.stores.actions().now() if shown else None
+    items = [
+        {**action_json(record, now), "pipeline": pipelines.get(record.subject)}
+        for record in shown
+        if now is not None
+    ]
     return {"items": items, "next": None if last is None else str(last)}
 
 
@@ -45,7 +51,8 @@ def _pipelines_of_runs(site: Site, records: Sequence[ActionRecord]) -> dict[str,
 
 def show_action(site: Site, call: Call) -> dict[str, Any]:
     try:
-        return site.stores.actions().get(call.required("id")).to_json()
+        actions = site.stores.actions()
+        return action_json(actions.get(call.required("id")), actions.now())
     except UsageError as error:
         raise not_found(error) from error
 
@@ -86,4 +93,4 @@ def add_action(site: Site, call: Call) -> Answer:
         raise
     site.overview.mark([subject], at_once=True)
     site.wake_carrier()
-    return Answer(receipt.action.to_json(), status=201 if receipt.is_new else 200)
+    return Answer(action_json(receipt.action, stores.actions().now()), status=201 if receipt.is_new else 200)

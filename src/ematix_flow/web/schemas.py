@@ -197,6 +197,7 @@ _ACTION = _object(
     run_ids=TEXTS,
     begun=FLAG,
     deaths=WHOLE,
+    why=MAYBE_TEXT,
 )
 _LEDGER_ENTRY = _object(
     pipeline=TEXT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,17 @@ def test_actions_are_listed_and_shown(flow, shop) -> None:
     assert flow("actions", "show", of_orders["action_id"], "-o", "json").json == of_orders
     unknown = flow("actions", "show", "zzz")
     assert unknown.code == 2 and "there is no action 'zzz'" in unknown.err
+
+
+def test_an_action_that_nobody_takes_says_why_it_waits(flow, shop, monkeypatch) -> None:
+    monkeypatch.setattr("ematix_flow.schedule.actions.untaken_actions._TAKEN_WITHIN", timedelta(seconds=-60))
+    with open_actions(slots_url(None), env=os.environ) as actions:
+        asked, _ = actions.request("run", "elsewhere", {}, by="bob", via="web")
+    nobody = "no running scheduler or page declares 'elsewhere', or all that do are busy"
+    assert nobody in " ".join(flow("actions", "list").out.split())
+    assert f"waits      {nobody}; one that starts after" in flow("actions", "show", asked.action_id).out
+    (listed,) = flow("actions", "list", "-o", "json").json
+    assert listed["why"].startswith(nobody)
 
 
 def test_a_command_for_programs_is_not_shown_and_refuses_what_it_has_no_claim_of(flow, shop) -> None:

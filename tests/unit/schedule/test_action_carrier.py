@@ -10,6 +10,7 @@ import pytest
 from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.schedule.actions.carrier import MAX_DEATHS, ActionCarrier
+from ematix_flow.schedule.actions.untaken_actions import describe_wait
 from ematix_flow.state.actions.memory import MemoryActionStore
 from ematix_flow.state.actions.records import ActionKind, ActionRecord
 from ematix_flow.state.local_stores import open_local_run_log
@@ -114,6 +115,83 @@ def test_an_action_of_another_module_is_not_given_up(
         assert claimed is not None and actions.begin(claimed, 0)
     carrier.poll()
     assert actions.get(action.action_id).status == "claimed"
+
+
+def test_an_action_that_nobody_took_is_not_carried_out_by_a_carrier_that_comes_up_much_later(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
+) -> None:
+    action = ask(actions, "run", "orders")
+    clock.pass_(minutes=61)
+    assert carrier.poll() == []
+    ended = actions.get(action.action_id)
+    assert ended.status == "failed"
+    assert ended.outcome == (
+        "it was not carried out: no scheduler or page that declares its pipeline ran within 60 minutes of "
+        "the request; request it again"
+    )
+
+
+def test_an_action_waits_for_a_busy_carrier_as_long_as_it_takes(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
+) -> None:
+    carrier.workers = 0
+    action = ask(actions, "run", "orders")
+    for _ in range(5):
+        assert carrier.poll() == []
+        clock.pass_(hours=1)
+    carrier.workers = 1
+    (started,) = carrier.poll()
+    assert started.action_id == action.action_id
+
+
+def test_what_a_process_had_begun_is_continued_however_late_a_carrier_comes_up(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
+) -> None:
+    handed_back, died = ask(actions, "run", "orders"), ask(actions, "resume_from_watermark", "orders")
+    for action in (handed_back, died):
+        claimed = actions.claim(action, "another", 60)
+        assert claimed is not None and actions.begin(claimed, 60)
+        if action is handed_back:
+            assert actions.hand_back(claimed)
+    clock.pass_(hours=48)
+    assert {each.action_id for each in carrier.poll()} == {handed_back.action_id, died.action_id}
+
+
+def test_an_action_that_no_module_declares_is_ended_by_any_carrier_after_a_day(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
+) -> None:
+    action, hold = ask(actions, "run", "invoices"), actions.hold("run", "invoices", by="ada")
+    clock.pass_(hours=23)
+    carrier.poll()
+    assert hold and actions.get(action.action_id).status == "waiting"
+    clock.pass_(hours=2)
+    carrier.poll()
+    assert actions.get(action.action_id).status == "failed"
+    assert len(actions.holds()) == 1  # a pause does not expire
+
+
+def test_an_action_that_waits_says_why(actions: MemoryActionStore, clock: Clock) -> None:
+    def why(action: ActionRecord) -> str | None:
+        return describe_wait(actions.get(action.action_id), clock())
+
+    action, restart = ask(actions, "run", "orders"), ask(actions, "restart", "0123456789abcdef")
+    assert why(action) is None  # a carrier takes it within a poll
+    clock.pass_(minutes=2)
+    assert why(action) == (
+        "no running scheduler or page declares 'orders', or all that do are busy; one that starts after "
+        "2026-03-29 13:00 UTC does not carry it out"
+    )
+    assert (why(restart) or "").startswith(
+        "no running scheduler or page declares the pipeline of run 01234567, or all that do are busy"
+    )
+    claimed = actions.claim(action, "vm/7/x", 60)
+    assert claimed is not None and why(action) is None
+    clock.pass_(minutes=2)
+    assert (why(action) or "").startswith("vm/7 stopped its heartbeat, and nobody has taken over: no running")
+    assert actions.hand_back(claimed)
+    assert (why(action) or "").startswith("it was handed back, and nobody has taken over: no running")
+    assert actions.end(actions.get(action.action_id), "done", "orders succeeded")
+    assert why(action) is None
 
 
 def test_a_stop_is_ended_by_a_carrier_of_its_module(

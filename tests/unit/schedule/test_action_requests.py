@@ -111,6 +111,21 @@ def test_a_run_is_requested_once_by_two_people(desk: Desk) -> None:
     assert len(desk.actions.list()) == 1
 
 
+def test_a_request_that_nobody_carried_out_for_an_hour_gives_way_to_the_same_one(desk: Desk) -> None:
+    now = NOON
+    desk.actions = MemoryActionStore(lambda: now)
+    first = desk.ask("run", "orders")
+    other = desk.ask("run", "orders", {"with_downstream": True})
+    now += dt.timedelta(minutes=59)
+    assert not desk.ask("run", "orders").is_new
+    now += dt.timedelta(minutes=2)
+    again = desk.ask("run", "orders")
+    assert again.is_new and again.action.action_id != first.action.action_id
+    ended = desk.actions.get(first.action.action_id)
+    assert ended.status == "failed" and "request it again" in (ended.outcome or "")
+    assert desk.actions.get(other.action.action_id).status == "waiting"
+
+
 def test_only_the_newest_run_that_did_not_end_well_is_restarted(desk: Desk) -> None:
     desk.run("a1", "failed", started_at=NOON)
     desk.run("b2", "failed", started_at=NOON + dt.timedelta(hours=1))

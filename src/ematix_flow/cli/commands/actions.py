@@ -33,11 +33,13 @@ def list_actions(
 ) -> None:
     """Show actions, newest first: who asked for what, when, and the outcome."""
     from ematix_flow.backends.state_stores.run_logs import open_actions
+    from ematix_flow.schedule.actions.untaken_actions import action_json, describe_wait
 
     with open_actions(slots_url(run_log), env=os.environ, read_only=True) as actions:
         found = actions.list(limit=limit, subject=subject, unfinished=unfinished)
+        now = actions.now()
     if output == "json":
-        write_json([action.to_json() for action in found])
+        write_json([action_json(action, now) for action in found])
         return
     if not found:
         say("no such action" if subject or unfinished else "nobody has requested an action yet")
@@ -59,7 +61,7 @@ def list_actions(
             action.status,
             format_local_time(action.requested_at),
             f"{action.requested_by}, {action.via}",
-            action.outcome,
+            action.outcome or describe_wait(action, now),
         )
         for action in found
     ]
@@ -77,4 +79,4 @@ def show_action(
     from ematix_flow.backends.state_stores.run_logs import open_actions
 
     with open_actions(slots_url(run_log), env=os.environ, read_only=True) as actions:
-        write_action(actions.get(action_id), output)
+        write_action(actions.get(action_id), output, actions.now())

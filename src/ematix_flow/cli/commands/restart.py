@@ -31,5 +31,5 @@ def restart(
     with action_desk(registry, run_log) as desk:
         receipt = desk.request("restart", run_id)
         code = carry_out_here(desk, receipt.action, engine)
-        write_action(desk.actions.get(receipt.action.action_id), output)
+        write_action(desk.actions.get(receipt.action.action_id), output, desk.actions.now())
     return code

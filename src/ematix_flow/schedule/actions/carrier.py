@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ematix_flow import fault_points
@@ -19,6 +19,7 @@ from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.actions.carrying_out import LEASE_SECONDS
 from ematix_flow.schedule.actions.checks import pipelines_to_run
 from ematix_flow.schedule.actions.schedule_holds import has_taken_effect, hold_effect, is_hold_action
+from ematix_flow.schedule.actions.untaken_actions import EXPIRED, has_expired, was_left
 from ematix_flow.schedule.executors.base import (
     ENGINE_VARIABLE,
     RUN_LOG_VARIABLE,
@@ -62,6 +63,7 @@ class ActionCarrier:
         self._processes = ChildProcesses[ActionRecord]()
         self._is_closing = False
         self._purged_at: float | None = None
+        self._came_up_at: dt.datetime | None = None  # by the store's clock
 
     def poll(self) -> list[ActionRecord]:
         """Start what waits, as far as there is room, and return what was started."""
@@ -69,7 +71,12 @@ class ActionCarrier:
         self._settle_unclaimed()
         self._purge_now_and_then()
         started: list[ActionRecord] = []
-        for seen in self.actions.claimable():
+        claimable = self.actions.claimable()
+        if self._came_up_at is None or claimable:
+            now = self.actions.now()
+            self._came_up_at = self._came_up_at or now
+            claimable = self._end_expired(claimable, self._came_up_at, now)
+        for seen in claimable:
             if self._is_closing or len(self._processes) >= self.workers:
                 break  # the rest is claimed at the next poll, or by another carrier
             if not self._is_declared(seen):
@@ -86,6 +93,21 @@ class ActionCarrier:
             if self._start(claimed):
                 started.append(claimed)
         return started
+
+    def _end_expired(
+        self, found: Sequence[ActionRecord], came_up_at: dt.datetime, now: dt.datetime
+    ) -> list[ActionRecord]:
+        """End the actions that have waited too long, and return the others.
+
+        What waits because this carrier is busy does not expire, however long that takes.
+        """
+        left = []
+        for action in found:
+            if was_left(action, now) if not self._is_declared(action) else has_expired(action, came_up_at):
+                self.actions.end(action, "failed", EXPIRED)
+            else:
+                left.append(action)
+        return left
 
     def check_processes(self) -> None:
         """End or release the actions whose processes have ended without doing so."""

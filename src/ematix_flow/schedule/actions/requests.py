@@ -18,10 +18,11 @@ from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.actions.arguments import check_arguments, letter_selection, require_action_kind
 from ematix_flow.schedule.actions.checks import ActionChecks, slots_to_clear
 from ematix_flow.schedule.actions.schedule_holds import hold_effect
+from ematix_flow.schedule.actions.untaken_actions import EXPIRED, has_expired
 from ematix_flow.schedule.clearing import reopen_slots
 from ematix_flow.schedule.stopped_slots import settle_stop
 from ematix_flow.state.actions.base import ActionStore
-from ematix_flow.state.actions.records import CARRIED_KINDS, ActionKind, ActionRecord
+from ematix_flow.state.actions.records import CARRIED_KINDS, ActionKind, ActionRecord, stored_arguments
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.slots.base import SlotStore
 from ematix_flow.state.times import format_utc
@@ -57,6 +58,7 @@ def request_action(
     checked = check_arguments(checked_kind, arguments)
     if checked_kind in CARRIED_KINDS or checked_kind == STOP:
         subject = ActionChecks(registry, run_log, slots, actions).check(checked_kind, subject, checked)
+        _end_expired(actions, checked_kind, subject, checked)
         action, is_new = actions.request(checked_kind, subject, checked, by=by, via=via)
         if checked_kind == STOP:
             action = _stop_between_attempts(action, run_log, slots, actions)
@@ -74,6 +76,13 @@ def request_action(
     fault_points.point("action.effected")
     actions.end(action, "done", outcome)
     return ActionReceipt(actions.get(action.action_id), is_new)
+
+
+def _end_expired(actions: ActionStore, kind: ActionKind, subject: str, arguments: Mapping[str, Any]) -> None:
+    """End an older request for the same that nobody has carried out, so that a new one can be made."""
+    for known in actions.list(subject=subject, kind=kind, unfinished=True):
+        if known.arguments == stored_arguments(arguments) and has_expired(known, actions.now()):
+            actions.end(known, "failed", EXPIRED)
 
 
 def _stop_between_attempts(
