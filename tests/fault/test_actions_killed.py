@@ -261,12 +261,47 @@ def test_an_action_whose_processes_die_three_times_has_failed(project: Project) 
     assert project.execute("SELECT name FROM sqlite_master WHERE name = 't0'") == [] or project.rows() == 0
 
 
-def test_a_process_that_cannot_begin_fails_its_action(project: Project) -> None:
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("raise RuntimeError('it is broken')", ["RuntimeError", "it is broken", "project.py:1"]),
+        ("def load(:", ["project.py", "line 1"]),
+        ("raise SystemExit('not today')", ["not today"]),
+        (
+            "raise RuntimeError('postgres://me:hunter2secret@host/db ' + 'x' * 5_000)",
+            ["postgres://me:***@host"],
+        ),
+    ],
+)
+def test_a_process_that_cannot_begin_fails_its_action_with_its_error(
+    project: Project, module: str, words: list[str]
+) -> None:
     action = project.request("run", "p0")
-    (project.folder / "project.py").write_text("raise RuntimeError('it is broken')")
+    (project.folder / "project.py").write_text(module)
+    until_ended(project, [project.carrier("only")], lambda: not project.actions.list(unfinished=True))
+    ended = project.actions.get(action.action_id)
+    outcome = ended.outcome or ""
+    assert ended.status == "failed" and outcome.startswith("its process could not begin: ")
+    assert all(word in outcome for word in words), outcome
+    assert "hunter2secret" not in outcome and len(outcome) < 1_100
+
+
+def test_a_process_that_ends_without_an_error_before_it_begins_fails_its_action(project: Project) -> None:
+    action = project.request("run", "p0")
+    (project.folder / "project.py").write_text("import os; os._exit(3)")
     until_ended(project, [project.carrier("only")], lambda: not project.actions.list(unfinished=True))
     outcome = project.actions.get(action.action_id).outcome or ""
-    assert outcome.startswith("its process ended with exit code") and "before it began" in outcome
+    assert outcome == (
+        "its process ended with exit code 3 before it began; see the output of the scheduler or page"
+    )
+
+
+def test_an_error_before_the_begin_does_not_end_what_another_process_has_begun(project: Project) -> None:
+    claimed = claim(project, project.request("run", "p0"), "carrier")
+    assert project.actions.begin(claimed, 60, "first")
+    (project.folder / "project.py").write_text("raise RuntimeError('it is broken')")
+    assert project.carry_out(claimed) != 0
+    assert project.actions.get(claimed.action_id).status == "claimed"
 
 
 def test_a_scheduler_carries_out_what_is_requested_and_ends_what_nobody_obeys(project: Project) -> None:

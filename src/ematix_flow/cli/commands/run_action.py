@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -30,17 +31,23 @@ def run_action(
     from ematix_flow.cli.action_work import action_work
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.run.context_setup import run_context
-    from ematix_flow.schedule.actions.carrying_out import ActionCarryingOut, resolve_action_claim
+    from ematix_flow.schedule.actions.carrying_out import (
+        ActionCarryingOut,
+        ends_before_it_begins,
+        resolve_action_claim,
+    )
 
-    registry = load_project(module)
     with open_actions(slots_url(run_log), env=os.environ, keep_open=True) as actions:
         claimed = resolve_action_claim(actions, action_id, claim)
-        view = choose_view([claimed.subject], quiet=False, show_plans=False)
-        with (
-            view.display(),
-            interruptible(),
-            run_context(run_log=run_log, engine=engine, listener=view, trigger=claimed.via) as context,
-        ):
+        with ExitStack() as opened:
+            with ends_before_it_begins(actions, claimed):
+                registry = load_project(module)
+                view = choose_view([claimed.subject], quiet=False, show_plans=False)
+                opened.enter_context(view.display())
+                opened.enter_context(interruptible())
+                context = opened.enter_context(
+                    run_context(run_log=run_log, engine=engine, listener=view, trigger=claimed.via)
+                )
             work = action_work(registry, context, run_log, view)
             ended = ActionCarryingOut(actions, work, hands_back=True, lease_seconds=lease_seconds).carry_out(
                 claimed

@@ -164,7 +164,9 @@ class ActionCarrier:
         if record.status != "claimed" or record.fence != claimed.fence:
             return  # it recorded its end, or another process has it
         if not record.begun and not self._is_closing:
-            self.actions.end(record, "failed", f"{reason} before it began; see the output of this scheduler")
+            self.actions.end(
+                record, "failed", f"{reason} before it began; see the output of the scheduler or page"
+            )
         elif not record.begun:
             self.actions.hand_back(record)
         elif self.actions.renew(record, 0.0):

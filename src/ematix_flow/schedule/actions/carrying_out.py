@@ -19,10 +19,12 @@ from ematix_flow.plan.results import unexpected_error
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import ActionRecord, ActionStatus
 from ematix_flow.state.process_liveness import format_holder, new_holder
+from ematix_flow.state.runlog.records import bounded_text
 
 LEASE_SECONDS = 60.0
 _STORE_RETRY_SECONDS = (1.0, 4.0, 15.0)  # between attempts to record the end of an action
 _JOIN_SECONDS = 5.0
+_LONGEST_OUTCOME = 1_000  # characters of the error of a process that could not begin
 _log = logging.getLogger(__name__)
 
 
@@ -143,6 +145,28 @@ class ActionCarryingOut:
         finally:
             is_over.set()
             thread.join(_JOIN_SECONDS)  # a thread that still waits for the store does no harm
+
+
+@contextmanager
+def ends_before_it_begins(actions: ActionStore, claimed: ActionRecord) -> Iterator[None]:
+    """Within the block, which prepares the process, an error ends the action and is its outcome.
+
+    Not if the process is interrupted, or another one has begun the action under the same claim.
+    """
+    try:
+        yield
+    except Interrupted:
+        raise
+    except Exception as problem:
+        error = problem if isinstance(problem, FlowError) else unexpected_error(problem)
+        place = f", at {error.where}" if error.where else ""
+        outcome = bounded_text(f"its process could not begin: {error.what}{place}")
+        if len(outcome) > _LONGEST_OUTCOME:  # only now: a part of a secret would not be masked
+            outcome = f"{outcome[:_LONGEST_OUTCOME]}…"
+        record = actions.get(claimed.action_id)
+        if record.fence == claimed.fence and not record.begun:
+            actions.end(record, "failed", outcome)
+        raise
 
 
 def resolve_action_claim(actions: ActionStore, action_id: str, claim_text: str) -> ActionRecord:
