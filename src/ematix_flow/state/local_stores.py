@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 import sqlalchemy as sa
 
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import CannotConnect, FlowError
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.memory import MemoryActionStore
 from ematix_flow.state.actions.sql import SqlActionStore
+from ematix_flow.state.pinned_files import PinnedFile
 from ematix_flow.state.runlog.base import NullRunLog, RunLog, RunLogLocation, run_log_location, warn_once
 from ematix_flow.state.runlog.sql import SqlRunLog
 from ematix_flow.state.samples.base import NullSampleStore, SampleStore
@@ -55,8 +57,7 @@ def open_local_run_log_at(location: RunLogLocation, *, read_only: bool = False) 
             return SqlRunLog(engine, str(location))
     if read_only and not location.path.exists():
         return SqlRunLog(memory_engine(), str(location))
-    private_directory(location.path.parent)
-    engine = sqlite_reader_engine(location.path) if read_only else sqlite_engine(location.path)
+    engine = _file_engine(location.path, read_only)
     return SqlRunLog(engine, str(location), create_tables=location.create_tables, read_only=read_only)
 
 
@@ -67,8 +68,7 @@ def open_slots_file(location: RunLogLocation, *, read_only: bool = False) -> Slo
             return _slots_in_memory.setdefault(location.name, MemorySlotStore())
     if read_only and not location.path.exists():
         return MemorySlotStore()
-    private_directory(location.path.parent)
-    engine = sqlite_reader_engine(location.path) if read_only else sqlite_engine(location.path)
+    engine = _file_engine(location.path, read_only)
     return SqlSlotStore(engine, str(location), create_tables=location.create_tables, read_only=read_only)
 
 
@@ -79,8 +79,7 @@ def open_actions_file(location: RunLogLocation, *, read_only: bool = False) -> A
             return _actions_in_memory.setdefault(location.name, MemoryActionStore())
     if read_only and not location.path.exists():
         return MemoryActionStore()
-    private_directory(location.path.parent)
-    engine = sqlite_reader_engine(location.path) if read_only else sqlite_engine(location.path)
+    engine = _file_engine(location.path, read_only)
     return SqlActionStore(engine, str(location), create_tables=location.create_tables, read_only=read_only)
 
 
@@ -94,8 +93,30 @@ def open_samples_file(location: RunLogLocation, *, read_only: bool = False) -> S
             return SqlSampleStore(engine, str(location))
     if read_only and not location.path.exists():
         return NullSampleStore(str(location))
-    private_directory(location.path.parent)
-    file_engine = sqlite_reader_engine(location.path) if read_only else sqlite_engine(location.path)
+    file_engine = _file_engine(location.path, read_only)
     return SqlSampleStore(
         file_engine, str(location), create_tables=location.create_tables, read_only=read_only
+    )
+
+
+def _file_engine(path: Path, read_only: bool) -> sa.Engine:
+    """Return an engine for the file, which it makes if it is missing, but never a second time."""
+    private_directory(path.parent)
+    engine = sqlite_reader_engine(path) if read_only else sqlite_engine(path)
+    pinned = PinnedFile(path)
+
+    def check(*_: object) -> None:
+        if not pinned.is_in_place():
+            raise run_log_vanished(path)
+
+    sa.event.listen(engine, "do_connect", check)
+    return engine
+
+
+def run_log_vanished(path: Path) -> CannotConnect:
+    """Return the error of a process whose run log was deleted or replaced."""
+    return CannotConnect(
+        f"the run log {path} was deleted or replaced while this process used it",
+        state="nothing is started: without its history and its slots, what has run could run again",
+        next_step="put the file back, or start this process again to begin with what is there now",
     )

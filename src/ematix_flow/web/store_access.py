@@ -19,7 +19,9 @@ from ematix_flow.backends.state_stores.run_logs import (
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError
 from ematix_flow.spec.connections import mask_url
 from ematix_flow.state.actions.base import ActionStore
-from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.local_stores import run_log_vanished
+from ematix_flow.state.pinned_files import PinnedFile
+from ematix_flow.state.runlog.base import RunLog, run_log_location
 from ematix_flow.state.samples.base import SampleStore
 from ematix_flow.state.slots.base import SlotStore
 
@@ -68,6 +70,7 @@ class StoreAccess:
         self._lock = threading.RLock()
         self._opened: dict[str, Closable] = {}
         self._opened_at = time.monotonic()
+        self._file: PinnedFile | None = None  # of a run log in a file, once there is one
 
     @property
     def location(self) -> str:
@@ -109,13 +112,25 @@ class StoreAccess:
 
     def _open(self, name: str, opened: Callable[[], S]) -> S:
         with self._lock:
+            self._require_same_file()
             if self.read_only and time.monotonic() - self._opened_at > _READER_SECONDS:
                 self.close()
             found = self._opened.get(name)
             if found is None:
                 found = self._opened[name] = _Watched(_call(opened))
                 self._opened_at = time.monotonic()
+                self._pin_file()
             return found  # type: ignore[return-value]  # each name has one kind of store
+
+    def _pin_file(self) -> None:
+        path = None if is_server(self.url) else run_log_location(self.url, os.environ).path
+        if path is not None and self._file is None and path.exists():
+            self._file = PinnedFile(path)
+
+    def _require_same_file(self) -> None:
+        """Raise StoreAway if the file was deleted: to open another store would make it again, empty."""
+        if self._file is not None and not self._file.is_in_place():
+            raise StoreAway(run_log_vanished(self._file.path))
 
     def close(self) -> None:
         """Close what is open; the next use opens it again."""

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from ematix_flow.schedule.run_due import SlotRunner
 from ematix_flow.schedule.scheduler import Scheduler
 from ematix_flow.schedule.slot_lifecycle import MAX_DEATHS, AttemptEnd, claim_slot, conclude_attempt
 from ematix_flow.spec.retry_policy import RetryPolicy
-from ematix_flow.state.runlog.base import NullRunLog
+from ematix_flow.state.local_stores import open_slots_file
+from ematix_flow.state.runlog.base import NullRunLog, run_log_location
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord
 from ematix_flow.state.slots.memory import MemorySlotStore
 
@@ -128,6 +130,24 @@ def _nothing_runs(jar_groups: Sequence[str]) -> Any:
 @pytest.fixture
 def desk() -> Desk:
     return Desk()
+
+
+def test_a_scheduler_whose_run_log_was_deleted_says_so_and_claims_nothing(
+    desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.declare("orders")
+    path = tmp_path / "run_log.db"
+    stored = open_slots_file(run_log_location(str(path), {}))
+    stored.open([Slot("orders", NOON)])
+    one = desk.scheduler()
+    one.runner = replace(one.runner, store=stored)
+    for left in tmp_path.glob("run_log.db*"):
+        left.unlink()
+    one.run(looks=1)
+    assert f"the run log {path} was deleted or replaced while this process used it" in caplog.text
+    open_slots_file(run_log_location(str(path), {})).open([Slot("orders", NOON)])  # by another process
+    one.run(looks=1)
+    assert desk.executor.jobs == [] and caplog.text.count("a poll of the schedules failed") == 2
 
 
 def test_what_is_due_is_claimed_and_handed_over_with_the_engine(desk: Desk) -> None:

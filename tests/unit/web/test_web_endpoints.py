@@ -286,6 +286,28 @@ def test_the_samples_of_a_stream_are_those_of_a_span(served: Served) -> None:
     assert served.get("/streams/nobody/samples").status == 404
 
 
+def test_a_run_log_that_was_deleted_is_reported_and_not_made_again(served: Served) -> None:
+    assert served.get("/runs").status == 200
+    for left in served.folder.glob("run_log.db*"):
+        left.unlink()
+    for path in (
+        "/runs",
+        f"/runs/{served.runs['first'].run_id}",
+        "/actions",
+        "/schedule",
+        "/streams/clicks/samples",
+    ):
+        reply = served.get(path)
+        assert reply.status == 503, (path, reply.body)
+        assert "was deleted or replaced while this process used it" in reply.json["error"]["what"]
+        assert "start this process again" in reply.json["error"]["next"]
+    asked = {"kind": "run", "subject": "totals", "arguments": {}}
+    assert served.send("POST", "/api/v1/actions", body=asked).status == 503
+    served.site.overview.mark_all()
+    assert served.get("/pipelines").status == 503
+    assert not (served.folder / "run_log.db").exists()
+
+
 def test_a_connection_is_checked(served: Served) -> None:
     reply = served.send("POST", "/api/v1/connections/shop/check")
     assert reply.status == 200

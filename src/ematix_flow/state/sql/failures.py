@@ -32,7 +32,7 @@ def open_connection(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Open a connection. Every failure, also of the network, is a SQLAlchemyError."""
     try:
         connection = engine.connect()
-    except CannotConnect as error:
+    except CannotConnect as error:  # also of an engine that refuses
         raise DatabaseNotReached(error) from error
     with connection:
         yield connection
@@ -68,7 +68,9 @@ def run_log_unavailable(location: str, error: SQLAlchemyError) -> FlowError:
         # a connection that is not declared cannot be checked
         advice = (error.reason.next_step or "").partition("flow connections check")[0]
         advice = advice.strip().removesuffix("then").strip(" ,")
-        return CannotConnect(reason, next_step=f"{advice}, or {another}" if advice else another)
+        return CannotConnect(
+            reason, state=error.reason.state, next_step=f"{advice}, or {another}" if advice else another
+        )
     what = f"the run log {location} cannot be used: {database_message(error)}"
     if any(words in what for words in _DAMAGE_MESSAGES):
         return ConfigError(
