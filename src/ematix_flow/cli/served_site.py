@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from ematix_flow.cli.project import load_project, require_module
 from ematix_flow.cli.slot_runners import slots_url
@@ -12,8 +15,12 @@ from ematix_flow.cli.terminal import say
 from ematix_flow.errors import ConfigError
 
 if TYPE_CHECKING:
+    from ematix_flow.web.access import Tokens
     from ematix_flow.web.carrier_thread import CarrierThread
+    from ematix_flow.web.server import Binding, HttpServer
     from ematix_flow.web.site import Site
+
+AnyServer = TypeVar("AnyServer", bound="HttpServer")
 
 
 @contextmanager
@@ -76,6 +83,43 @@ def open_site(
         wake_carrier=carrier.wake,
     )
     return site, carrier
+
+
+def find_listener(
+    host: str,
+    port: int,
+    token: str | None,
+    token_file: Path | None,
+    reader_token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    behind_proxy: str | None,
+    allow_host: list[str] | None,
+) -> tuple[Binding, Tokens]:
+    """Where a command listens by its options, and the tokens that open it. Raises UsageError if unsafe."""
+    from ematix_flow.web.access import find_tokens
+    from ematix_flow.web.server import Binding
+
+    tokens = find_tokens(os.environ, token, token_file, reader_token_file)
+    binding = Binding(host, port, tls_cert, tls_key, behind_proxy, tuple(allow_host or ()))
+    binding.check(tokens)
+    return binding, tokens
+
+
+@contextmanager
+def serving(
+    make_server: Callable[[], AnyServer], site: Site, carrier: CarrierThread
+) -> Iterator[tuple[AnyServer, threading.Event]]:
+    """A server, and the event that asks it to stop. Within the block actions are carried out."""
+    from ematix_flow.cli.signals import stop_requests
+
+    with ExitStack() as running:
+        stop = running.enter_context(stop_requests(say, "stopping; press again to stop at once"))
+        server = make_server()
+        running.callback(server.close)
+        running.enter_context(carrying_out(site, carrier))
+        yield server, stop
+    say("stopped")
 
 
 @contextmanager

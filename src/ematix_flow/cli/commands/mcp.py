@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,19 +56,17 @@ def mcp(
     opened by the token of  flow web  (EMATIX_FLOW_WEB_TOKEN, EMATIX_FLOW_WEB_READER_TOKEN). It only reads,
     unless --allow-actions is given.
     """
-    from ematix_flow.cli.served_site import needs_extra
+    from ematix_flow.cli.served_site import find_listener, needs_extra
 
     with needs_extra("flow mcp", "mcp"):
         from ematix_flow.mcp.assistant_server import AssistantServer as AssistantServer
-        from ematix_flow.web.server import Binding
+        from ematix_flow.web.server import HttpServer as HttpServer
     if not http:
         _serve_stdio(module, run_log, engine, allow_actions)
         return
-    from ematix_flow.web.access import find_tokens
-
-    tokens = find_tokens(os.environ, token, token_file, reader_token_file)
-    binding = Binding(host, port, tls_cert, tls_key, behind_proxy, tuple(allow_host or ()))
-    binding.check(tokens)
+    binding, tokens = find_listener(
+        host, port, token, token_file, reader_token_file, tls_cert, tls_key, behind_proxy, allow_host
+    )
     _serve_http(module, run_log, engine, allow_actions, binding, tokens)
 
 
@@ -97,23 +93,21 @@ def _serve_http(
     tokens: Tokens,
 ) -> None:
     from ematix_flow.cli.action_work import user_name
-    from ematix_flow.cli.served_site import carrying_out, open_site
-    from ematix_flow.cli.signals import stop_requests
+    from ematix_flow.cli.served_site import open_site, serving
     from ematix_flow.mcp.assistant_server import AssistantServer
     from ematix_flow.mcp.http import ToolsApp
     from ematix_flow.web.guard import TOOLS_PATH
     from ematix_flow.web.server import HttpServer
 
     site, carrier = open_site(module, run_log, engine, read_only=not allow_actions)
-    with ExitStack() as running:
-        stop = running.enter_context(stop_requests(say, "stopping; press again to stop at once"))
-        assistant = AssistantServer(site, None)
-        server = HttpServer(lambda access: ToolsApp(assistant), binding, tokens, user=user_name())
-        running.callback(server.close)
-        running.enter_context(carrying_out(site, carrier))
+    assistant = AssistantServer(site, None)
+
+    def make_server() -> HttpServer:
+        return HttpServer(lambda access: ToolsApp(assistant), binding, tokens, user=user_name())
+
+    with serving(make_server, site, carrier) as (server, stop):
         write(f"serving {server.origin}{TOOLS_PATH}", sys.stderr)
         if server.tokens.is_fresh:  # unmasked: this is the one place where it can be read
             write(f"send  Authorization: Bearer {server.tokens.operator}", sys.stderr)
         say("Ctrl-C stops")
         server.run(stop)
-    say("stopped")

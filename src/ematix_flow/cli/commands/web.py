@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -55,28 +54,25 @@ def web(
     from ematix_flow.cli.action_work import user_name
     from ematix_flow.cli.background_scheduler import background_scheduler
     from ematix_flow.cli.json_log import log_info_of
-    from ematix_flow.cli.served_site import carrying_out, needs_extra, open_site
-    from ematix_flow.cli.signals import stop_requests
+    from ematix_flow.cli.served_site import find_listener, needs_extra, open_site, serving
     from ematix_flow.errors import UsageError
 
     with needs_extra("flow web", "web"):
-        from ematix_flow.web.server import Binding, WebServer
-    from ematix_flow.web.access import find_tokens
+        from ematix_flow.web.server import WebServer
 
     if read_only and with_scheduler:
         raise UsageError("--read-only only shows, and --with-scheduler runs: give one of them")
-    tokens = find_tokens(os.environ, token, token_file, reader_token_file)
-    binding = Binding(host, port, tls_cert, tls_key, behind_proxy, tuple(allow_host or ()))
-    binding.check(tokens)
+    binding, tokens = find_listener(
+        host, port, token, token_file, reader_token_file, tls_cert, tls_key, behind_proxy, allow_host
+    )
     site, carrier = open_site(module, run_log, engine, read_only=read_only, with_scheduler=with_scheduler)
-    with ExitStack() as running:
-        running.enter_context(log_info_of("ematix_flow.schedule"))
-        stop = running.enter_context(stop_requests(say, "stopping; press again to stop at once"))
-        server = WebServer(site, binding, tokens, user=user_name())
-        running.callback(server.close)
-        if with_scheduler:
-            running.enter_context(background_scheduler(site.registry, site.module, run_log, engine, stop))
-        running.enter_context(carrying_out(site, carrier))
+    with (
+        log_info_of("ematix_flow.schedule"),
+        serving(lambda: WebServer(site, binding, tokens, user=user_name()), site, carrier) as (server, stop),
+        background_scheduler(site.registry, site.module, run_log, engine, stop)
+        if with_scheduler
+        else nullcontext(),
+    ):
         write(f"open {server.address}", sys.stderr)  # unmasked: the address has a code
         if server.tokens.is_fresh:  # unmasked: this is the one place where it can be read
             write(f"sign in again with the token {server.tokens.operator}", sys.stderr)
@@ -86,4 +82,3 @@ def web(
 
             webbrowser.open(server.address)
         server.run(stop)
-    say("stopped")

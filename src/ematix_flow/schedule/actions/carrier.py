@@ -71,7 +71,7 @@ class ActionCarrier:
         self._settle_unclaimed()
         self._purge_now_and_then()
         started: list[ActionRecord] = []
-        claimable = self.actions.claimable()
+        claimable: Sequence[ActionRecord] = self.actions.claimable()
         if self._came_up_at is None or claimable:
             now = self.actions.now()
             self._came_up_at = self._came_up_at or now

@@ -13,11 +13,13 @@ from ematix_flow.state.actions.base import ActionStore, no_such_action
 from ematix_flow.state.actions.records import (
     ENDED,
     UNFINISHED,
+    ActionFilter,
     ActionKind,
     ActionRecord,
     ActionStatus,
     Hold,
     HoldKind,
+    listing_order,
     request_key,
     stored_arguments,
     stored_name,
@@ -73,16 +75,10 @@ class MemoryActionStore(ActionStore):
         kind: ActionKind | None = None,
         unfinished: bool = False,
     ) -> tuple[ActionRecord, ...]:
+        wanted = ActionFilter(before, subject, kind, unfinished)
         with self._lock:
-            found = [
-                record
-                for record in self._actions.values()
-                if subject in (None, record.subject)
-                and kind in (None, record.kind)
-                and (not unfinished or record.status in UNFINISHED)
-                and (before is None or (record.requested_at, record.action_id) < before)
-            ]
-        found.sort(key=lambda record: (record.requested_at, record.action_id), reverse=True)
+            found = [record for record in self._actions.values() if wanted.includes(record)]
+        found.sort(key=listing_order, reverse=True)
         return tuple(found[: max(limit, 0)])
 
     def stop_requested(self, run_id: str) -> ActionRecord | None:
@@ -92,7 +88,7 @@ class MemoryActionStore(ActionStore):
         now = self._clock()
         with self._lock:
             found = [record for record in self._actions.values() if record.is_claimable(now)]
-        return tuple(sorted(found, key=lambda record: (record.requested_at, record.action_id)))
+        return tuple(sorted(found, key=listing_order))
 
     def claim(self, seen: ActionRecord, holder: str, seconds: float) -> ActionRecord | None:
         with self._lock:

@@ -26,6 +26,7 @@ from ematix_flow.state.actions.base import ActionStore, no_such_action
 from ematix_flow.state.actions.memory import MemoryActionStore, is_purgeable, new_action, new_hold
 from ematix_flow.state.actions.records import (
     UNFINISHED,
+    ActionFilter,
     ActionKind,
     ActionRecord,
     ActionStatus,
@@ -117,15 +118,8 @@ class ObjectActionStore(ActionStore):
             records: Iterator[ActionRecord] = iter(sorted(self._open_actions(kind), key=_time_mark))
         else:
             records = self._requested(self._read_all(self._ids_by_time(before)))
-        wanted = (
-            record
-            for record in records
-            if subject in (None, record.subject)
-            and kind in (None, record.kind)
-            and (not unfinished or record.status in UNFINISHED)
-            and (before is None or (record.requested_at, record.action_id) < before)
-        )
-        return tuple(itertools.islice(wanted, max(limit, 0)))
+        wanted = ActionFilter(before, subject, kind, unfinished)
+        return tuple(itertools.islice(filter(wanted.includes, records), max(limit, 0)))
 
     def stop_requested(self, run_id: str) -> ActionRecord | None:
         found = self._store.read(f"requests/{request_key('stop', run_id, {})}")

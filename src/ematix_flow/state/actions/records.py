@@ -115,6 +115,32 @@ class Hold:
         return cls(**{**known, "since": dt.datetime.fromisoformat(known["since"])})
 
 
+@dataclass(frozen=True)
+class ActionFilter:
+    """Which actions a list has: with this subject and kind, if they are given, and older than ``before``.
+
+    ``before`` is the time and id of the last action of the page before.
+    """
+
+    before: tuple[dt.datetime, str] | None = None
+    subject: str | None = None
+    kind: ActionKind | None = None
+    unfinished: bool = False
+
+    def includes(self, record: ActionRecord) -> bool:
+        return (
+            self.subject in (None, record.subject)
+            and self.kind in (None, record.kind)
+            and (not self.unfinished or record.status in UNFINISHED)
+            and (self.before is None or listing_order(record) < self.before)
+        )
+
+
+def listing_order(record: ActionRecord) -> tuple[dt.datetime, str]:
+    """Return what a list sorts by, newest first."""
+    return record.requested_at, record.action_id
+
+
 def request_key(kind: ActionKind, subject: str, arguments: Mapping[str, Any]) -> str:
     """Return the key that two requests share if they ask for the same. A run can be stopped in one way."""
     compared = {} if kind == "stop" else arguments

@@ -7,8 +7,7 @@ that has not ended has a unique key, so that two requests for the same at once m
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -31,10 +30,9 @@ from ematix_flow.state.actions.records import (
 )
 from ematix_flow.state.actions.tables import actions, holds
 from ematix_flow.state.id_prefixes import find_by_prefix
-from ematix_flow.state.runlog.tables import ACTIONS_SINCE, empty_memory_database, open_run_log_tables
-from ematix_flow.state.sql.dialects import CLOCKS, dialect_name, insert_if_new, server_time
-from ematix_flow.state.sql.failures import run_log_connection
-from ematix_flow.state.times import utc_now
+from ematix_flow.state.runlog.table_store import RunLogTableStore
+from ematix_flow.state.runlog.tables import ACTIONS_SINCE
+from ematix_flow.state.sql.dialects import insert_if_new
 
 _MAX_TRIES = 20
 _PURGE_PORTION = 500
@@ -43,50 +41,10 @@ _RECORD_COLUMNS = [actions.c[each.name] for each in fields(ActionRecord)]
 _HOLD_COLUMNS = [holds.c[each.name] for each in fields(Hold)]
 
 
-class SqlActionStore(ActionStore):
-    """Actions in a SQL database.
+class SqlActionStore(RunLogTableStore, ActionStore):
+    """Actions in a SQL database. Without tables there are no actions."""
 
-    ``clock`` is for tests; the default is the server's clock, or this machine's for a file. With
-    ``read_only`` the tables stay as they are: without tables there are no actions.
-    """
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        location: str,
-        clock: Callable[[], dt.datetime] | None = None,
-        *,
-        schema: str | None = None,
-        reader: sa.Engine | None = None,
-        maker: sa.Engine | None = None,
-        create_tables: bool = True,
-        read_only: bool = False,
-    ) -> None:
-        self.location = location
-        self._engine, self._reader, version = open_run_log_tables(
-            engine,
-            location,
-            schema=schema,
-            reader=reader,
-            maker=maker,
-            create_tables=create_tables,
-            read_only=read_only,
-        )
-        if version < ACTIONS_SINCE:
-            self.close()
-            self._engine = self._reader = empty_memory_database().execution_options()
-        self._dialect = dialect_name(self._engine)
-        self._own_clock = clock or (None if self._dialect in CLOCKS else utc_now)
-
-    def close(self) -> None:
-        self._engine.dispose()
-        self._reader.dispose()
-
-    def now(self) -> dt.datetime:
-        if self._own_clock:
-            return self._own_clock()
-        with self._read_connection() as connection:
-            return self._now(connection)
+    since = ACTIONS_SINCE
 
     # ------------------------------------------------------------------ requests
 
@@ -290,22 +248,9 @@ class SqlActionStore(ActionStore):
             if len(ids) < _PURGE_PORTION:
                 return done
 
-    # ------------------------------------------------------------------ the database
-
-    def _now(self, connection: sa.Connection) -> dt.datetime:
-        return self._own_clock() if self._own_clock else server_time(connection, self._dialect)
-
     def _records(self, query: sa.Select[Any]) -> tuple[ActionRecord, ...]:
         with self._read_connection() as connection:
             return _read(connection, query)
-
-    def _read_connection(self) -> AbstractContextManager[sa.Connection]:
-        return run_log_connection(self._reader, self.location)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
-        with run_log_connection(self._engine, self.location) as connection, connection.begin():
-            yield connection
 
 
 def _read(connection: sa.Connection, query: sa.Select[Any]) -> tuple[ActionRecord, ...]:

@@ -10,7 +10,7 @@ import datetime as dt
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -43,10 +43,9 @@ from ematix_flow.state.runlog.statements import (
     next_pipeline_statement,
     purgeable_runs_statement,
 )
+from ematix_flow.state.runlog.table_store import RunLogTableStore
 from ematix_flow.state.runlog.tables import (
     RUNS_SINCE,
-    empty_memory_database,
-    open_run_log_tables,
     outputs,
     runs,
     version_too_old,
@@ -55,7 +54,6 @@ from ematix_flow.state.sql.failures import (
     database_message,
     is_timeout,
     open_connection,
-    run_log_connection,
     run_log_unavailable,
 )
 from ematix_flow.state.times import aware_utc
@@ -68,41 +66,19 @@ _AWAY_SECONDS = (
 _LAST_CHARACTER = "\U0010ffff"
 
 
-class SqlRunLog(RunLog):
-    """A run log in the database behind ``engine``; creates or migrates its tables at once."""
+class SqlRunLog(RunLogTableStore, RunLog):
+    """A run log in a SQL database. A log without tables is empty; one of a much older version is refused."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        location: str,
-        *,
-        schema: str | None = None,
-        reader: sa.Engine | None = None,
-        maker: sa.Engine | None = None,
-        create_tables: bool = True,
-        read_only: bool = False,
-    ) -> None:
-        """``schema`` holds the tables; ``reader`` is the engine for queries, if it is another one.
+    since = RUNS_SINCE
 
-        ``maker`` creates and upgrades the tables, if it is another engine. Without ``create_tables`` they
-        must exist. With ``read_only`` the tables stay as they are: a log without tables is empty.
-        """
-        self.location = location
+    def __init__(self, engine: sa.Engine, location: str, **options: Any) -> None:
+        """``options`` are those of `RunLogTableStore`."""
+        super().__init__(engine, location, **options)
         self._away_until = 0.0
-        self._engine, self._reader, version = open_run_log_tables(
-            engine,
-            location,
-            schema=schema,
-            reader=reader,
-            maker=maker,
-            create_tables=create_tables,
-            read_only=read_only,
-        )
-        if 0 < version < RUNS_SINCE:
-            raise version_too_old(version, location)
-        if not version:
-            self._dispose()
-            self._engine = self._reader = empty_memory_database().execution_options()
+
+    def _refuse_older(self, version: int) -> None:
+        if version:
+            raise version_too_old(version, self.location)
 
     def start(self, record: RunRecord) -> None:
         self.start_all([record])
@@ -293,15 +269,6 @@ class SqlRunLog(RunLog):
                 break
         return done
 
-    def close(self) -> None:
-        if self.location.startswith("memory://"):
-            return  # disposing of the engine would delete the log that others still read
-        self._dispose()
-
-    def _dispose(self) -> None:
-        self._engine.dispose()
-        self._reader.dispose()
-
     def _end(
         self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
     ) -> bool:
@@ -320,9 +287,6 @@ class SqlRunLog(RunLog):
     def _records(self, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
         with self._read_connection() as connection:
             return _read_records(connection, query)
-
-    def _read_connection(self) -> AbstractContextManager[sa.Connection]:
-        return run_log_connection(self._reader, self.location)
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:

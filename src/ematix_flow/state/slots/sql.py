@@ -8,14 +8,14 @@ changed in one transaction, their rows are read afterwards to find out which one
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from ematix_flow.state.runlog.records import bounded_text
-from ematix_flow.state.runlog.tables import SLOTS_SINCE, empty_memory_database, open_run_log_tables
+from ematix_flow.state.runlog.table_store import RunLogTableStore
+from ematix_flow.state.runlog.tables import SLOTS_SINCE
 from ematix_flow.state.slots.base import (
     ENDED,
     UNCLAIMED,
@@ -40,59 +40,17 @@ from ematix_flow.state.slots.statements import (
     slot_record,
 )
 from ematix_flow.state.slots.tables import leases, slots
-from ematix_flow.state.sql.dialects import CLOCKS, dialect_name, insert_if_new, server_time
-from ematix_flow.state.sql.failures import run_log_connection
-from ematix_flow.state.times import utc_now
+from ematix_flow.state.sql.dialects import insert_if_new
 
 _FEW_NAMES = 20
 
 
-class SqlSlotStore(SlotStore):
-    """Slots in a SQL database.
+class SqlSlotStore(RunLogTableStore, SlotStore):
+    """Slots in a SQL database. Without tables there are no slots."""
 
-    ``clock`` is for tests; the default is the server's clock, or this machine's for a file. With
-    ``read_only`` the tables stay as they are: without tables there are no slots.
-    """
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        location: str,
-        clock: Callable[[], dt.datetime] | None = None,
-        *,
-        schema: str | None = None,
-        reader: sa.Engine | None = None,
-        maker: sa.Engine | None = None,
-        create_tables: bool = True,
-        read_only: bool = False,
-    ) -> None:
-        self.location = location
-        self._engine, self._reader, version = open_run_log_tables(
-            engine,
-            location,
-            schema=schema,
-            reader=reader,
-            maker=maker,
-            create_tables=create_tables,
-            read_only=read_only,
-        )
-        if version < SLOTS_SINCE:
-            self.close()
-            self._engine = self._reader = empty_memory_database().execution_options()
-        self._dialect = dialect_name(self._engine)
-        self._own_clock = clock or (None if self._dialect in CLOCKS else utc_now)
-
-    def close(self) -> None:
-        self._engine.dispose()
-        self._reader.dispose()
+    since = SLOTS_SINCE
 
     # ------------------------------------------------------------------ questions
-
-    def now(self) -> dt.datetime:
-        if self._own_clock:
-            return self._own_clock()
-        with self._read_connection() as connection:
-            return self._now(connection)
 
     def get(self, slot: Slot) -> SlotRecord | None:
         with self._read_connection() as connection:
@@ -401,16 +359,3 @@ class SqlSlotStore(SlotStore):
                     done += connection.execute(sa.delete(slots).where(*matches_slot(slot), ended)).rowcount
             if len(old) < SLOTS_PER_STATEMENT:
                 return done
-
-    # ------------------------------------------------------------------ the database
-
-    def _now(self, connection: sa.Connection) -> dt.datetime:
-        return self._own_clock() if self._own_clock else server_time(connection, self._dialect)
-
-    def _read_connection(self) -> AbstractContextManager[sa.Connection]:
-        return run_log_connection(self._reader, self.location)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
-        with run_log_connection(self._engine, self.location) as connection, connection.begin():
-            yield connection
