@@ -3,7 +3,9 @@ import { act } from 'preact/test-utils'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { ActionButton } from '../src/actions/action_button'
 import { requested } from '../src/actions/requests'
+import { Tray } from '../src/actions/tray'
 import { me } from '../src/api/session'
+import type { Action } from '../src/api/types'
 import { ErrorPanel } from '../src/components/feedback'
 
 const WHO = { read_only: false, version: '1', module: null, run_log: '', scheduler: false, zone: 'UTC' }
@@ -115,4 +117,12 @@ test('an error is text even when it holds markup', () => {
   )
   expect(place.querySelector('img, b')).toBeNull()
   expect(place.textContent).toContain('<img src=x')
+})
+
+test('an action that nobody takes says why it waits', () => {
+  const action = { action_id: 'x', status: 'waiting', outcome: null, why: 'no running scheduler declares it' }
+  requested.value = [
+    { key: 'x', kind: 'run', subject: 'orders', action: action as Action, error: null, wasKnown: false },
+  ]
+  expect(drawn(<Tray />).textContent).toContain('no running scheduler declares it')
 })

@@ -25,7 +25,7 @@ export function Tray(): JSX.Element {
 function TrayItem({ item }: { item: Requested }): JSX.Element {
   const { action, error } = item
   const status = error ? 'refused' : (action?.status ?? 'waiting')
-  const text = error ? error.what : (action?.outcome ?? WAITS[status] ?? '')
+  const text = error ? error.what : (action?.outcome ?? action?.why ?? WAITS[status] ?? '')
   return (
     <div class="tray-item">
       <div>

@@ -458,6 +458,8 @@ export interface Action {
   ended_at: string | null
   holder: string | null
   outcome: string | null
+  /** Why nothing happens to it, while it waits. */
+  why?: string | null
   run_ids: string[]
 }
 

@@ -108,7 +108,7 @@ function ActionTable({ actions }: { actions: Action[] }): JSX.Element {
                 />
               </td>
               <td class="break cell-below">
-                {withShortIds(action.outcome ?? '')}
+                {withShortIds(action.outcome ?? action.why ?? '')}
                 {action.run_ids.map(id => (
                   <div key={id}>
                     <a href={pageOf.run(id)}>run {shortId(id)}</a>
