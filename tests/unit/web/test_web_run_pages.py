@@ -1,4 +1,4 @@
-"""What a page of a run shows besides it: the runs before and after it, and what its targets committed."""
+"""What the page of a run shows about other runs and its targets: before and after it, and the ledger."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_target_that_cannot_be_reached_is_an_error_in_words_without_its_passwo
 def test_a_ledger_that_is_not_read_in_time_is_refused_in_words(
     loaded: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that reads it is ended, whatever it waits for."""
+    """The process that reads the ledger is ended, even if it waits for a server."""
     monkeypatch.setattr(runs, "_LEDGER_SECONDS", 0.01)
     run_id = loaded.runs["loaded"].run_id
     reply = ledger(loaded, run_id)

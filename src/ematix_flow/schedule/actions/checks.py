@@ -73,7 +73,7 @@ class ActionChecks:
         return record.run_id
 
     def _has_died_with(self, kind: ActionKind, subject: str) -> bool:
-        """Whether a process died with the same action: the request completes it, whatever it had done."""
+        """Whether a process died with the same action. The request completes what is missing of it."""
         found = self.actions.list(limit=1, subject=subject, kind=kind, unfinished=True)
         return any(action.fence and action.is_claimable(self.actions.now()) for action in found)
 
