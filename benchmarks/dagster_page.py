@@ -102,7 +102,11 @@ def served_by_dagster(store: str, folder: Path, servers: Servers, pipelines: int
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _settings(location: str) -> str:

@@ -63,9 +63,13 @@ ENDPOINTS = {
     "runs, text in errors": "/runs?text=too%20long",
     "runs, text that is nowhere": "/runs?text=nowhere",
     "run": "/runs/{run}",
+    "run, what ran before and after": "/runs/{run}/around",
+    "run, its log": "/runs/{run}/log",
+    "streams": "/streams",
     "schedule, two hours": "/schedule?from={hour_ago}&to={in_an_hour}",
     "schedule": "/schedule",
     "workflows": "/workflows",
+    "connections": "/connections",
     "actions": "/actions",
 }
 
