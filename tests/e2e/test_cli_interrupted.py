@@ -248,6 +248,7 @@ LIKE_OTHERS = {
     "connections check",
     "secrets test",
     "run-slot",
+    "runs show",  # with --ledger
     "run-action",
     "resume",
     "stop",

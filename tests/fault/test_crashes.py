@@ -90,6 +90,7 @@ ACTED = (  # test_actions_killed.py, unit/schedule/test_action_requests.py
     "action.begun",
     "action.carried_out",
 )
+RESTARTED = ("restart.run_ended", "restart.slot_ended")  # test_actions_killed.py
 
 
 def test_every_commit_point_has_a_crash_test() -> None:
@@ -106,7 +107,7 @@ def test_every_commit_point_has_a_crash_test() -> None:
         *RECORDED,
         *POST_STEPS,
     }
-    elsewhere = {*INCREMENTAL, *REPLAYED, *STREAMED, *WINDOWED, *SENT, *ACTED}
+    elsewhere = {*INCREMENTAL, *REPLAYED, *STREAMED, *WINDOWED, *SENT, *ACTED, *RESTARTED}
     assert set(fault_points.declared_points()) == here | elsewhere
 
 
