@@ -19,7 +19,7 @@ from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.graph.registry import use_registry
 from ematix_flow.web.access import Access
 from ematix_flow.web.answers import JSON, Answer, Refused, error_bytes, json_bytes, status_of
-from ematix_flow.web.changes import Change, ChangePoller
+from ematix_flow.web.changes import Change, ChangePoller, store_change
 from ematix_flow.web.endpoints import Call, Endpoint, Handler, Viewer
 from ematix_flow.web.events import EventHub, TooManyReaders
 from ematix_flow.web.guard import BASE, BodyTooLarge, NotAllowed, is_from_another_site
@@ -108,7 +108,6 @@ class WebApp:
                 _log.exception("%s %s failed", endpoint.method, endpoint.path)
                 text = f"unexpected {type(error).__name__}"
                 return _refused(500, FlowError(text, next_step="the log of flow web has the details"))
-            self._is_away = False
             return _json_response(request, answer)
 
         return respond
@@ -129,13 +128,21 @@ class WebApp:
         return _refused(status, error)
 
     def _store_is_away(self, error: StoreAway) -> None:
-        """Open the stores again at the next call, and log a failure once."""
+        """Open the stores again at the next call. Log the failure and tell the readers once."""
         if not self._is_away:
             _log.warning("%s", error.what)
+            self.hub.publish([store_change("away")])
         self._is_away = True
         self.poller.forget()
         self.site.overview.mark_unavailable()
         self._threads.submit(self.site.stores.close)
+
+    def _store_answers(self) -> None:
+        """Tell once that the store is back. A request may succeed without it, so only a poll knows."""
+        if self._is_away:
+            self._is_away = False
+            _log.warning("the run log answers again")
+            self.hub.publish([store_change("back")])
 
     # ------------------------------------------------------------------ sessions and pages
 
@@ -240,6 +247,7 @@ class WebApp:
                     self.poller.forget()
                 try:
                     self.hub.publish(await self._poll_thread.run(self.poll_once))
+                    self._store_answers()
                 except StoreAway as error:
                     self._store_is_away(error)
                 except Exception:

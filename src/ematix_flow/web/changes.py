@@ -20,7 +20,13 @@ from ematix_flow.web.site import Site
 _OVERLAP = dt.timedelta(minutes=5)  # runs of other machines may be recorded late, by another clock
 _MOST_NEW, _MOST_RUNNING = 500, 500
 _NEWEST_ACTIONS, _MOST_UNFINISHED = 50, 500
+_WORK = ("progress", "stages", "post")  # what a running record says about its work
 Change = dict[str, Any]
+
+
+def store_change(status: str) -> Change:
+    """The event that the store is away, or back: everything may have changed."""
+    return {"kind": "store", "name": "run log", "id": None, "status": status, "at": utc_now().isoformat()}
 
 
 class ChangePoller:
@@ -29,7 +35,7 @@ class ChangePoller:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._lock = threading.Lock()
-        self._runs: dict[str, tuple[str, Any]] = {}  # of the runs seen lately: status and progress
+        self._runs: dict[str, tuple[str, Any]] = {}  # of the runs seen lately: status and work
         self._running: set[str] = set()
         self._newest: dt.datetime | None = None
         self._slots: dict[Slot, str] = {}
@@ -66,8 +72,9 @@ class ChangePoller:
             with contextlib.suppress(UsageError):  # it was purged
                 found[run_id] = RunSummary.of(log.get(run_id))
         progress = {record.run_id: record.metrics.get("progress") for record in running}
+        work = {record.run_id: [record.metrics.get(part) for part in _WORK] for record in running}
         seen: dict[str, tuple[str, Any]] = {
-            run_id: (run.status, progress.get(run_id)) for run_id, run in found.items()
+            run_id: (run.status, work.get(run_id)) for run_id, run in found.items()
         }
         changed = [run for run_id, run in found.items() if self._runs.get(run_id) != seen[run_id]]
         self._runs, self._running = seen, set(progress)

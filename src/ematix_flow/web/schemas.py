@@ -238,7 +238,7 @@ SCHEMAS: dict[str, Schema] = {
         features=_object(dead_letters=FLAG, samples=FLAG),
     ),
     "Change": _object(
-        kind={"type": "string", "enum": ["run", "action", "slot", "stream", "hold"]},
+        kind={"type": "string", "enum": ["run", "action", "slot", "stream", "hold", "store"]},
         name=TEXT,
         id=TEXT,
         status=TEXT,

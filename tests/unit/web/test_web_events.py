@@ -60,6 +60,8 @@ def test_every_reader_receives_each_change(served: Served) -> None:
             assert (change["kind"], change["name"], change["status"]) == ("run", "orders", "running")
         served.log.add_metrics(run.run_id, {"progress": {"rows": 7}})
         assert next_change(one, id=run.run_id)["progress"] == {"rows": 7}
+        served.log.add_metrics(run.run_id, {"stages": [{"stage": "apply", "ended": True}]})
+        assert next_change(one, id=run.run_id)["status"] == "running", "a stage that ends is a change"
         served.log.finish(run.run_id, "failed", error=ValueError("no"))
         assert next_change(one, id=run.run_id)["status"] == "failed"
         assert next_change(other, id=run.run_id, status="failed")["name"] == "orders"
@@ -163,9 +165,16 @@ def test_a_store_that_goes_away_is_503_in_words_until_it_is_back(serve: Serve, t
     served = serve()
     served.add_run("orders")
     assert served.get("/runs").status == 200
+    wait_for_first_poll(served)
+    with reader(served) as answer:
+        _take_away_and_put_back(served, tmp_path, answer)
+
+
+def _take_away_and_put_back(served: Served, tmp_path: Path, events: http.client.HTTPResponse) -> None:
     file = tmp_path / "run_log.db"  # SQLite removes the files next to it when the last connection closes
     file.rename(tmp_path / "away.db")
     file.mkdir()
+    assert next_change(events, kind="store")["status"] == "away"
     reply = served.get("/runs")
     assert reply.status == 503 and reply.headers["retry-after"]
     assert "run_log.db" in reply.json["error"]["what"] and reply.json["error"]["next"]
@@ -173,6 +182,7 @@ def test_a_store_that_goes_away_is_503_in_words_until_it_is_back(serve: Serve, t
     assert served.get("/me").status == 200
     file.rmdir()
     (tmp_path / "away.db").rename(file)
+    assert next_change(events, kind="store")["status"] == "back"
     assert [run["pipeline"] for run in served.get("/runs").json["items"]] == ["orders"]
     assert served.get("/pipelines/orders").json["last_run"]["status"] == "succeeded"
 

@@ -12,6 +12,8 @@ const LONGEST_RETRY = 30_000
 
 /** Whether change events arrive; pages poll while they do not. */
 export const isLive = signal(false)
+/** Whether the server has lost its run log: what the pages show is old. */
+export const isStoreAway = signal(false)
 /** The newest progress of runs that work, by run id. */
 export const progressOf = signal<Record<string, Progress>>({})
 
@@ -63,9 +65,13 @@ function connect(share: (message: Message) => void, pause = FIRST_RETRY): void {
 }
 
 function receive(message: Message): void {
-  if ('live' in message) isLive.value = message.live
+  if ('live' in message) {
+    isLive.value = message.live
+    isStoreAway.value = false // a server that is still without it answers with errors
+  }
   if (!('change' in message)) return
   const { change } = message
+  if (change.kind === 'store') isStoreAway.value = change.status === 'away'
   if (change.kind === 'run' && change.id) keepProgress(change.id, change)
   for (const listener of listeners) listener(change)
 }

@@ -162,6 +162,7 @@ function pauseOf(entry: Entry): number {
 }
 
 function concerns(interest: Interest, change: Change): boolean {
+  if (change.kind === 'store') return true
   if (interest.kinds && !interest.kinds.includes(change.kind)) return false
   return !interest.about || interest.about === change.name || interest.about === change.id
 }

@@ -464,7 +464,8 @@ export interface Action {
 }
 
 export interface Change {
-  kind: 'run' | 'action' | 'slot' | 'stream' | 'hold'
+  /** store: the run log is away, or back. */
+  kind: 'run' | 'action' | 'slot' | 'stream' | 'hold' | 'store'
   name: string
   id: string | null
   status: string | null

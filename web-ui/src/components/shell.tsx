@@ -3,7 +3,7 @@
 import type { ComponentChildren, JSX } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { Tray } from '../actions/tray'
-import { isLive } from '../api/live'
+import { isLive, isStoreAway } from '../api/live'
 import { useQuery } from '../api/queries'
 import { me, refusal } from '../api/session'
 import type { Me, Run, Page as ServerPage } from '../api/types'
@@ -122,8 +122,8 @@ function RunningCount(): JSX.Element | null {
 }
 
 function LiveMark({ short = false }: { short?: boolean }): JSX.Element {
-  const live = isLive.value
-  const text = live ? 'live' : 'polling'
+  const live = isLive.value && !isStoreAway.value
+  const text = live ? 'live' : isStoreAway.value ? 'run log away' : 'polling'
   const title = live ? 'Changes appear at once.' : 'No live events now: the page asks every few seconds.'
   return (
     <span class={`live${live ? '' : ' polling'}${short ? ' small' : ''}`} title={title}>
