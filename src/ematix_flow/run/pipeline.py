@@ -42,7 +42,7 @@ from ematix_flow.run.probes import run_pre_probes
 from ematix_flow.run.recovery import restarted_entries, settle_interrupted_runs
 from ematix_flow.run.retry_decision import will_retry
 from ematix_flow.run.run_context import RunContext
-from ematix_flow.run.run_control import RunControl
+from ematix_flow.run.run_control import START_ANSWER_SECONDS, RunControl
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.retry_policy import retry_delay
 
@@ -143,6 +143,8 @@ def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Atte
             if attempt.number > 1:  # stopped or paused since the last attempt, which had its locks released
                 recorded.control.wait_for_answer()
                 recorded.control.safe_point("before its next attempt")
+            else:
+                recorded.control.wait_for_answer(at_most=START_ANSWER_SECONDS)
             result, batch = _run_with_locks(declared, recorded.observed_context(), attempt, recorded)
     except KeyboardInterrupt:
         raise record_cancelled(spec, connect, recorded) from None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ematix_flow.state.actions.records import ActionRecord, Hold
 
 FIRST_ANSWER_SECONDS = 20.0  # that a run waits for at its start, if it may have been held before
+START_ANSWER_SECONDS = 2.0  # the same of every run: one that was paused before it began is held
 _LONGEST_PAUSE_SECONDS = 30.0  # between two polls of a store that is away
 _HELD_PAUSE_SECONDS = 2.0  # the same while the run is held
 _CHECK_SECONDS = 0.2
@@ -86,12 +87,14 @@ class RunControl:
             self._is_interruptible = False
             raise error
 
-    def wait_for_answer(self, until: Callable[[], bool] = lambda: False) -> None:
+    def wait_for_answer(
+        self, until: Callable[[], bool] = lambda: False, at_most: float = FIRST_ANSWER_SECONDS
+    ) -> None:
         """Wait until the store has been asked once, or could not be."""
         if self._has_answer:
             return
         self.wake()
-        deadline = time.monotonic() + FIRST_ANSWER_SECONDS
+        deadline = time.monotonic() + at_most
         with self._changed:
             while not (self._has_answer or self._failures or until()) and time.monotonic() < deadline:
                 self._changed.wait(_CHECK_SECONDS)

@@ -1,6 +1,6 @@
 """The thread that works for a run while the run works: it saves progress and asks for requests.
 
-A run that ends within two seconds never hears of it.
+A run that ends within two seconds hears only what was asked before it began.
 """
 
 from __future__ import annotations

@@ -134,13 +134,29 @@ def stop(run_id: str) -> None:
 # ------------------------------------------------------------------ held
 
 
-def test_a_short_run_asks_no_store_and_is_not_held(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_starts_while_its_pipeline_is_paused_loads_nothing_before_it_is_resumed(
+    database: Path,
+) -> None:
     with actions() as store:
         store.hold("run", "numbers", by="ada")
-    monkeypatch.setattr(
-        "ematix_flow.run.context_setup.open_actions", lambda *_, **__: pytest.fail("it was asked")
-    )
-    assert declare().sync().status == "succeeded"
+    load = declare()  # it takes less than the interval of the watcher
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(load.sync)
+        found = wait_until(held)
+        assert found.held_at is not None and found.held_at.startswith("before prepare")
+        assert execute(database, "SELECT name FROM sqlite_master WHERE name = 'Numbers'") == []
+        release()
+        assert running.result(60).rows_inserted == 2
+
+
+def test_a_run_starts_without_an_answer_about_pauses(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ematix_flow.run.pipeline.START_ANSWER_SECONDS", 0.1)
+    answer = threading.Event()
+    monkeypatch.setattr(SqlActionStore, "stop_requested", lambda store, run_id: answer.wait(60) and None)
+    try:
+        assert declare().sync().status == "succeeded"
+    finally:
+        answer.set()
 
 
 def test_a_held_run_waits_at_its_next_safe_point_until_it_is_resumed(
