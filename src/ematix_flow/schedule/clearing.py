@@ -1,4 +1,4 @@
-"""Clears slots by hand: slots that were given up or skipped wait again, and so do their workflows."""
+"""Clears slots: those that were given up or skipped wait again, and so do their workflows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.due_slots import is_missed
+from ematix_flow.schedule.stopped_slots import end_stops_of_slots
 from ematix_flow.schedule.workflows import slot_name
+from ematix_flow.state.actions.base import ActionStore
+from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord, SlotStore
 
 RECENT_PERIOD = dt.timedelta(days=7)  # older clearable slots of this period are mentioned
@@ -40,6 +43,18 @@ def older_clearable_slots(
     slots = {record.slot for record in found}
     recent = clearable_slots(store, pipelines, store.now() - RECENT_PERIOD)
     return [record for record in recent if record.slot not in slots]
+
+
+def clear_slots(
+    store: SlotStore,
+    registry: Registry,
+    wanted: Sequence[SlotRecord],
+    run_log: RunLog,
+    actions: ActionStore,
+) -> list[SlotRecord]:
+    """Reopen the slots and return those that wait again. Earlier stops of their runs are over."""
+    end_stops_of_slots(actions, run_log, store, [record.slot for record in wanted])
+    return reopen_slots(store, registry, wanted)
 
 
 def reopen_slots(store: SlotStore, registry: Registry, wanted: Sequence[SlotRecord]) -> list[SlotRecord]:

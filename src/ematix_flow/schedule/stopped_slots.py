@@ -1,23 +1,25 @@
 """Stops slots between two attempts: a slot that waits for its next attempt is given up by a person.
 
 A stop that comes when the next attempt has begun is obeyed by that attempt: it asks for the stops of the
-attempt before it.
+attempt before it. A stop is over when its slot is cleared: the attempts after that are not what was stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ematix_flow import fault_points
+from ematix_flow.errors import UsageError
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import ActionRecord
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.next_attempts import has_next_attempt
 from ematix_flow.state.runlog.records import RunRecord
-from ematix_flow.state.slots.base import Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord, SlotStore
 from ematix_flow.state.times import format_utc
 
 _LOOKBACK_RUNS = 100  # the attempts of a slot that waits are among the newest
+_MAX_STOPS = 1_000  # that have not ended at once
 
 
 def stoppable_slots(store: SlotStore, pipelines: Sequence[str]) -> list[SlotRecord]:
@@ -61,6 +63,29 @@ def settle_stop(action: ActionRecord, run: RunRecord, actions: ActionStore, slot
         if slot is not None and slot.status == "gave_up" and slot.reason:
             outcome += f", and its slot was given up: {slot.reason}"
     return actions.end(action, "done", outcome, (run.run_id,))
+
+
+def end_stops_of_slots(
+    actions: ActionStore, run_log: RunLog, store: SlotStore, slots: Iterable[Slot]
+) -> None:
+    """End the stops that were requested before these slots ended, but whose end was not recorded.
+
+    Otherwise such a stop would give up a slot that is cleared after it.
+    """
+    stops = actions.list(kind="stop", unfinished=True, limit=_MAX_STOPS)
+    if not stops:
+        return
+    known = store.get_many(list(slots))  # only now: a slot that was cleared meanwhile may have a newer stop
+    for stop in stops:
+        try:
+            run = run_log.get(stop.subject)
+        except UsageError:  # it was purged
+            continue
+        record = None if run.slot is None else known.get(Slot(run.pipeline, run.slot))
+        if record is not None and record.status in UNSUCCESSFUL:
+            ended = "given up" if record.status == "gave_up" else "skipped"
+            outcome = f"the slot of {format_utc(record.slot.fire_time)} was {ended}, and then cleared"
+            actions.end(stop, "done", outcome, (run.run_id,))
 
 
 def _waits_for_next_attempt(record: SlotRecord) -> bool:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.backends.state_stores.run_logs import open_actions, open_slots
+from ematix_flow.cli.project import load_project, read_run_log
 from ematix_flow.cli.slot_runners import slots_url
 from ematix_flow.fault_points import inject
+from ematix_flow.schedule.actions.carrier import ActionCarrier
 from ematix_flow.state.slots.base import Slot, SlotRecord
 
 NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
@@ -88,6 +90,17 @@ def fail_slot(flow) -> str:
     assert flow("run-due").code == 1
     (failed,) = flow("runs", "list", "-o", "json").json
     return failed["run_id"]
+
+
+def poll_carrier() -> None:
+    """Let a carrier of the shop's module do what it can without a process."""
+    url = slots_url(None)
+    with (
+        open_actions(url, env=os.environ) as actions,
+        open_slots(url, env=os.environ) as store,
+        read_run_log(None) as log,
+    ):
+        ActionCarrier(actions, log, store, load_project(None), "shop", url, workers=0).poll()
 
 
 def make_it_work(shop: Path) -> None:
@@ -254,3 +267,31 @@ def test_a_stop_between_attempts_that_dies_is_completed_by_the_same_command(flow
     again = flow("stop", run_id, "-o", "json")
     assert (again.code, again.json["status"], again.json["is_new"]) == (0, "done", False)
     assert (slot().status, (slot().reason or "")[:14]) == ("gave_up", "stopped by ada")
+
+
+@with_retries
+def test_a_stop_that_did_not_record_its_end_does_not_give_up_the_slot_once_it_is_cleared(flow, shop) -> None:
+    run_id = fail_slot(flow)
+    with inject("action.effected", "crash"):
+        flow("stop", run_id)
+    assert slot().status == "gave_up"
+    assert flow("clear", "orders").code == 0
+    poll_carrier()
+    assert slot().status == "waiting"
+    (ended,) = flow("actions", "list", "-o", "json").json
+    assert (ended["status"], ended["outcome"]) == (
+        "done",
+        "the slot of 2026-03-29 12:00 UTC was given up, and then cleared",
+    )
+    make_it_work(shop)
+    assert [each["status"] for each in flow("run-due", "-o", "json").json] == ["succeeded"]
+
+
+@with_retries
+def test_a_slot_that_was_cleared_can_be_stopped_again(flow, shop) -> None:
+    run_id = fail_slot(flow)
+    for _ in range(2):
+        assert flow("stop", run_id, "-o", "json").json["is_new"]
+        assert slot().status == "gave_up"
+        assert flow("clear", "orders").code == 0
+        assert slot().status == "waiting"

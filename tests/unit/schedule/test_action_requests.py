@@ -196,6 +196,22 @@ def test_the_slots_that_were_named_are_cleared(desk: Desk) -> None:
         desk.ask("clear", "orders", {"slots": ["noon"]})
 
 
+def test_a_clear_ends_the_stops_of_its_slots_and_no_other(desk: Desk) -> None:
+    later = NOON + dt.timedelta(hours=1)
+    desk.slots.open([Slot("orders", NOON)], "gave_up", "it failed")
+    desk.slots.open([Slot("orders", later)])
+    desk.run("a1", "failed", slot=NOON)
+    desk.run("b2", "failed", slot=later)
+    desk.run("c3", "failed")
+    runs = ("a1", "b2", "c3", "purged")
+    stops = {run: desk.actions.request("stop", run, {}, by="ada", via="web")[0] for run in runs}
+    assert (
+        desk.ask("clear", "orders", {"slots": [NOON.isoformat(), later.isoformat()]}).action.status == "done"
+    )
+    statuses = {run: desk.actions.get(stop.action_id).status for run, stop in stops.items()}
+    assert statuses == {"a1": "done", "b2": "waiting", "c3": "waiting", "purged": "waiting"}
+
+
 def test_dead_letters_are_chosen_of_a_declared_stream(desk: Desk) -> None:
     assert "no streaming pipeline is named 'orders'" in (desk.refusal("park_letters", "orders") or "")
 

@@ -22,7 +22,7 @@ from ematix_flow.cli.options import (
     SelectOption,
 )
 from ematix_flow.cli.output import OutputColumn, status_column, write_json, write_table
-from ematix_flow.cli.project import load_project, resolve_pipelines
+from ematix_flow.cli.project import load_project, read_run_log, resolve_pipelines
 from ematix_flow.cli.slot_runners import slots_url
 from ematix_flow.cli.terminal import say
 
@@ -55,8 +55,8 @@ def clear(
 
     The next  flow run-due  or the scheduler runs them. A slot that was loaded is not loaded again.
     """
-    from ematix_flow.backends.state_stores.run_logs import open_slots
-    from ematix_flow.schedule.clearing import clearable_slots, older_clearable_slots, reopen_slots
+    from ematix_flow.backends.state_stores.run_logs import open_actions, open_slots
+    from ematix_flow.schedule.clearing import clear_slots, clearable_slots, older_clearable_slots
 
     registry = load_project(module)
     chosen = resolve_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
@@ -65,7 +65,13 @@ def clear(
         found = clearable_slots(store, chosen, start)
         others = older_clearable_slots(store, chosen, found) if start is None and output == "text" else []
         now = store.now()
-        cleared = found if dry_run else reopen_slots(store, registry, found)
+        cleared = found
+        if found and not dry_run:
+            with (
+                read_run_log(run_log, read_only=False) as log,
+                open_actions(slots_url(run_log), env=os.environ) as actions,
+            ):
+                cleared = clear_slots(store, registry, found, log, actions)
     if output == "json":
         write_json([_as_json(record, dry_run) for record in cleared])
         return

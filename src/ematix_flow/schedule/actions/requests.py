@@ -19,7 +19,7 @@ from ematix_flow.schedule.actions.arguments import check_arguments, letter_selec
 from ematix_flow.schedule.actions.checks import ActionChecks, slots_to_clear
 from ematix_flow.schedule.actions.schedule_holds import hold_effect
 from ematix_flow.schedule.actions.untaken_actions import EXPIRED, has_expired
-from ematix_flow.schedule.clearing import reopen_slots
+from ematix_flow.schedule.clearing import clear_slots
 from ematix_flow.schedule.stopped_slots import settle_stop
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import CARRIED_KINDS, ActionKind, ActionRecord, stored_arguments
@@ -69,7 +69,7 @@ def request_action(
     action, is_new = actions.request(checked_kind, subject, checked, by=by, via=via)
     fault_points.point("action.requested")
     try:
-        outcome = _EFFECTS[checked_kind](_Effect(action, registry, slots, actions))
+        outcome = _EFFECTS[checked_kind](_Effect(action, registry, run_log, slots, actions))
     except FlowError as error:
         actions.end(action, "failed", error.what)
         raise
@@ -125,6 +125,7 @@ class _Effect:
 
     action: ActionRecord
     registry: Registry
+    run_log: RunLog
     slots: SlotStore
     actions: ActionStore
 
@@ -151,7 +152,7 @@ class _Effect:
     def clear(self) -> str:
         name = self.action.subject
         found = slots_to_clear(self.slots, name, self.action.arguments)
-        cleared = reopen_slots(self.slots, self.registry, found)
+        cleared = clear_slots(self.slots, self.registry, found, self.run_log, self.actions)
         times = ", ".join(format_utc(record.slot.fire_time) for record in cleared[:5])
         more = f" and {len(cleared) - 5:,} more" if len(cleared) > 5 else ""
         return (
