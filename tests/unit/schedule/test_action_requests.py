@@ -19,7 +19,7 @@ from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.next_attempts import next_attempt_mark
 from ematix_flow.state.runlog.records import RunRecord
-from ematix_flow.state.slots.base import Slot
+from ematix_flow.state.slots.base import Slot, SlotRecord
 from ematix_flow.state.slots.memory import MemorySlotStore
 
 NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
@@ -269,6 +269,34 @@ def test_a_slot_is_stopped_only_between_two_attempts(desk: Desk) -> None:
         "gave_up",
         "stopped by ada before its next attempt; the last message: the source is away",
     )
+
+
+def wait_for_next_attempt(desk: Desk, fire_time: dt.datetime = NOON) -> SlotRecord:
+    """Open a slot, and let an attempt at it fail; the next one comes in 15 minutes."""
+    slot = Slot("orders", fire_time)
+    desk.slots.open([slot])
+    seen = desk.slots.get(slot)
+    claim = desk.slots.claim(seen, "scheduler", 60) if seen is not None else None
+    assert claim is not None and desk.slots.retry_later(claim, 900, "the source is away")
+    waits = desk.slots.get(slot)
+    assert waits is not None
+    return waits
+
+
+def test_a_stop_that_a_carrier_ends_meanwhile_is_returned_as_it_ended(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_next_attempt(desk)
+    desk.run("a1", "failed", slot=NOON)
+    end = desk.actions.end
+
+    def end_too_late(*given: Any) -> bool:
+        end(*given)  # by the carrier
+        return end(*given)
+
+    monkeypatch.setattr(desk.actions, "end", end_too_late)
+    stopped = desk.ask("stop", "a1").action
+    assert (stopped.status, stopped.run_ids) == ("done", ("a1",))
 
 
 def test_a_stop_by_name_is_of_the_run_at_work_and_names_several(desk: Desk) -> None:

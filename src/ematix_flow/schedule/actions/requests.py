@@ -91,9 +91,9 @@ def _stop_between_attempts(
     """End the wait of a slot for its next attempt. A run at work obeys the stop itself."""
     fault_points.point("action.requested")
     record = run_log.get(action.subject)
-    if record.status == "running" or not settle_stop(action, record, actions, slots):
-        return action
-    return actions.get(action.action_id)
+    if record.status != "running":
+        settle_stop(action, record, actions, slots)
+    return actions.get(action.action_id)  # a carrier may have ended it meanwhile
 
 
 def find_refusal(
