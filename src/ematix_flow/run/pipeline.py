@@ -45,9 +45,9 @@ from ematix_flow.run.run_context import RunContext
 from ematix_flow.run.run_control import START_ANSWER_SECONDS, RunControl
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.retry_policy import retry_delay
+from ematix_flow.state.runlog.slot_attempts import attempts_at_slot
 
 _RANDOM = random.Random()
-_LOOKBACK_RUNS = 100  # the attempts at a slot are among the newest
 
 
 def run_declared_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
@@ -172,10 +172,10 @@ def _last_attempt_of_slot(spec: PipelineSpec, context: RunContext) -> str | None
     if context.slot is None or context.attempt == 1:
         return None
     try:
-        runs = context.run_log.list(spec.name, limit=_LOOKBACK_RUNS)
+        attempts = attempts_at_slot(context.run_log, spec.name, context.slot)
     except FlowError:  # a run log that cannot be read stops no run
         return None
-    return next((run.run_id for run in runs if run.slot == context.slot), None)
+    return next((run.run_id for run in attempts), None)
 
 
 def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> LoadError | None:

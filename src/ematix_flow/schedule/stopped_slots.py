@@ -15,10 +15,10 @@ from ematix_flow.state.actions.records import ActionRecord
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.next_attempts import has_next_attempt
 from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.runlog.slot_attempts import is_restart
 from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord, SlotStore
 from ematix_flow.state.times import format_utc
 
-_LOOKBACK_RUNS = 100  # the attempts of a slot that waits are among the newest
 _MAX_STOPS = 1_000  # that have not ended at once
 
 
@@ -28,24 +28,32 @@ def stoppable_slots(store: SlotStore, pipelines: Sequence[str]) -> list[SlotReco
 
 
 def slot_between_attempts(store: SlotStore, run: RunRecord) -> SlotRecord | None:
-    """Return the slot of a run that waits for its next attempt; None if it does not."""
+    """Return the slot of a run that waits for its next attempt; None if it does not, or is not the run's."""
     record = slot_of_run(store, run)
     return record if record is not None and _waits_for_next_attempt(record) else None
 
 
 def slot_of_run(store: SlotStore, run: RunRecord) -> SlotRecord | None:
-    return None if run.slot is None else store.get(Slot(run.pipeline, run.slot))
-
-
-def newest_run_of_slot(run_log: RunLog, slot: Slot) -> RunRecord | None:
-    runs = run_log.list(slot.pipeline, limit=_LOOKBACK_RUNS)
-    return next((run for run in runs if run.slot == slot.fire_time), None)
+    """Return the slot that a run is an attempt at; None if it is no attempt, as a restart."""
+    return None if run.slot is None or is_restart(run) else store.get(Slot(run.pipeline, run.slot))
 
 
 def stop_slot(store: SlotStore, seen: SlotRecord, by: str) -> bool:
     """Give up a slot that waits for its next attempt. False if that has begun, or the slot has ended."""
     last = f"; the last message: {seen.reason}" if seen.reason else ""
     return store.end_unclaimed(seen, "gave_up", f"stopped by {by} before its next attempt{last}")
+
+
+def stop_waiting_slot(action: ActionRecord, actions: ActionStore, slots: SlotStore) -> None:
+    """Carry out the stop of a pipeline by its name: give up its oldest slot that waits.
+
+    It is of no run: none of the attempts at the slot has been recorded, or that was too many runs ago.
+    """
+    for slot in stoppable_slots(slots, [action.subject]):
+        if stop_slot(slots, slot, action.requested_by):
+            actions.end(action, "done", _given_up(slot.slot))
+            return
+    actions.end(action, "failed", "none of its slots waits any more for its next attempt")
 
 
 def settle_stop(action: ActionRecord, run: RunRecord, actions: ActionStore, slots: SlotStore) -> bool:
@@ -55,7 +63,7 @@ def settle_stop(action: ActionRecord, run: RunRecord, actions: ActionStore, slot
         if not stop_slot(slots, slot, action.requested_by):
             return False
         fault_points.point("action.effected")
-        outcome = f"the slot of {format_utc(slot.slot.fire_time)} is given up: no further attempt starts"
+        outcome = _given_up(slot.slot)
     elif has_next_attempt(run) or (slot is not None and slot.status == "claimed"):
         return False
     else:
@@ -86,6 +94,10 @@ def end_stops_of_slots(
             ended = "given up" if record.status == "gave_up" else "skipped"
             outcome = f"the slot of {format_utc(record.slot.fire_time)} was {ended}, and then cleared"
             actions.end(stop, "done", outcome, (run.run_id,))
+
+
+def _given_up(slot: Slot) -> str:
+    return f"the slot of {format_utc(slot.fire_time)} is given up: no further attempt starts"
 
 
 def _waits_for_next_attempt(record: SlotRecord) -> bool:

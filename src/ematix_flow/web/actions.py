@@ -45,7 +45,9 @@ def _pipelines_of_runs(site: Site, records: Sequence[ActionRecord]) -> dict[str,
     found: dict[str, str] = {}
     for run_id in {record.subject for record in records if record.kind in _ON_RUNS}:
         with contextlib.suppress(UnknownName, UsageError):
-            found[run_id] = site.stores.run_log().get(run_id).pipeline
+            run = site.stores.run_log().get(run_id)
+            if run.run_id == run_id:  # else the subject is a name, and the first characters of an id
+                found[run_id] = run.pipeline
     return found
 
 

@@ -238,8 +238,13 @@ def test_a_slot_that_waits_for_its_next_attempt_is_stopped(flow, shop, by_name: 
 
 
 @with_retries
-def test_a_stop_that_comes_when_the_next_attempt_has_been_claimed_is_obeyed_by_it(flow, shop) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_stop_that_comes_when_the_next_attempt_has_been_claimed_is_obeyed_by_it(
+    flow, shop, restarted: bool
+) -> None:
     run_id = fail_slot(flow)
+    if restarted:
+        assert flow("restart", run_id).code == 1
     end_wait()
     with open_slots(slots_url(None), env=os.environ) as store:
         claim = store.claim(slot(), "another process", 60)
@@ -252,7 +257,7 @@ def test_a_stop_that_comes_when_the_next_attempt_has_been_claimed_is_obeyed_by_i
     assert ran.code == 130 and "gave up" in ran.out
     assert (slot().status, slot().reason) == ("gave_up", "pipeline 'orders' was stopped by ada")
     runs = flow("runs", "list", "-o", "json").json
-    assert [run["status"] for run in runs] == ["cancelled", "failed"]
+    assert [run["status"] for run in runs] == ["cancelled", "failed", "failed"][: 3 if restarted else 2]
     shown = flow("actions", "show", asked.action_id, "-o", "json").json
     assert shown["status"] == "done"
 

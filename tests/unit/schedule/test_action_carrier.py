@@ -225,6 +225,22 @@ def test_a_stop_between_attempts_whose_process_died_is_completed_by_a_carrier(
     assert (ended.status, ended.run_ids) == ("done", ("ours",))
 
 
+def test_an_interrupted_stop_by_name_gives_up_no_other_slot(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
+) -> None:
+    slot = Slot("orders", NOON)
+    carrier.slots.open([slot])
+    claim = carrier.slots.claim(carrier.slots.unfinished()[0], "scheduler", 60)
+    assert claim is not None and carrier.slots.retry_later(claim, 900, "the source is away")
+    stop = ask(actions, "stop", "orders")
+    carrier.poll()
+    assert actions.get(stop.action_id).status == "waiting"  # its command may be at work
+    clock.pass_(minutes=6)
+    carrier.poll()
+    assert actions.get(stop.action_id).status == "failed"
+    assert [record.status for record in carrier.slots.unfinished()] == ["waiting"]
+
+
 def test_an_interrupted_pause_or_resume_ends_by_what_is_paused(
     carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
 ) -> None:

@@ -283,6 +283,60 @@ def wait_for_next_attempt(desk: Desk, fire_time: dt.datetime = NOON) -> SlotReco
     return waits
 
 
+def test_a_stop_of_a_waiting_slot_is_not_of_a_restart_of_its_run(desk: Desk) -> None:
+    waits = wait_for_next_attempt(desk)
+    desk.run("a1", "failed", slot=NOON, started_at=NOON)
+    restart = {"slot": NOON, "metrics": {"restart_of": "a1"}, "started_at": NOON + dt.timedelta(hours=1)}
+    desk.run("b2", **restart)
+    assert desk.ask("stop", "b2").action.status == "waiting"  # it runs, and obeys it
+    assert desk.slots.get(waits.slot) == waits
+    stopped = desk.ask("stop", "a1").action
+    assert (stopped.subject, stopped.status) == ("a1", "done")
+    assert getattr(desk.slots.get(waits.slot), "status", None) == "gave_up"
+
+
+def test_a_restart_that_has_ended_is_no_attempt_at_its_slot(desk: Desk) -> None:
+    waits = wait_for_next_attempt(desk)
+    desk.run("a1", "failed", slot=NOON, started_at=NOON)
+    later = NOON + dt.timedelta(hours=1)
+    desk.run("b2", "failed", slot=NOON, metrics={"restart_of": "a1"}, started_at=later)
+    assert desk.refusal("stop", "b2") == "run b2 of 'orders' has ended: it is failed"
+    assert desk.slots.get(waits.slot) == waits
+    assert desk.ask("stop", "orders").action.subject == "a1"
+
+
+@pytest.mark.parametrize("other_runs", [0, 100])
+def test_a_waiting_slot_is_stopped_by_name_although_none_of_its_runs_is_found(
+    desk: Desk, other_runs: int
+) -> None:
+    waits = wait_for_next_attempt(desk)
+    if other_runs:
+        desk.run("a1", "failed", slot=NOON, started_at=NOON)
+    for number in range(other_runs):
+        desk.run(f"b{number}", "failed", started_at=NOON + dt.timedelta(hours=1 + number))
+    stopped = desk.ask("stop", "orders").action
+    assert (stopped.subject, stopped.status, stopped.outcome) == (
+        "orders",
+        "done",
+        "the slot of 2026-03-29 12:00 UTC is given up: no further attempt starts",
+    )
+    assert getattr(desk.slots.get(waits.slot), "status", None) == "gave_up"
+    assert "nothing to stop" in (desk.refusal("stop", "orders") or "")
+
+
+def test_a_stop_by_name_whose_slot_is_claimed_meanwhile_has_failed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = wait_for_next_attempt(desk)
+    monkeypatch.setattr(desk.slots, "end_unclaimed", lambda *_: False)
+    stopped = desk.ask("stop", "orders").action
+    assert (stopped.status, stopped.outcome) == (
+        "failed",
+        "none of its slots waits any more for its next attempt",
+    )
+    assert desk.slots.get(waits.slot) == waits
+
+
 def test_a_stop_that_a_carrier_ends_meanwhile_is_returned_as_it_ended(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def list_actions(
         (
             action.action_id[:8],
             action.kind.replace("_", " "),
-            action.subject[:8] if action.kind in ("stop", "restart") else action.subject,
+            action.short_subject,
             action.status,
             format_local_time(action.requested_at),
             f"{action.requested_by}, {action.via}",

@@ -228,6 +228,11 @@ class ActionCarrier:
         return name.rpartition(":")[2] in {*self.registry.pipelines, *self.registry.streams}
 
     def _settle_stop(self, action: ActionRecord) -> None:
+        if action.subject in self.registry.pipelines:  # which of its slots it was to give up is not known
+            if self.actions.now() - action.requested_at > _HOLD_LEFT_AFTER:
+                outcome = "it did not record its end; flow status shows whether a slot waits"
+                self.actions.end(action, "failed", outcome)
+            return
         try:
             record = self.run_log.get(action.subject)
         except UsageError:

@@ -17,13 +17,14 @@ from ematix_flow.run.restart import find_restart
 from ematix_flow.schedule.actions.arguments import letter_selection
 from ematix_flow.schedule.actions.schedule_holds import describe_hold
 from ematix_flow.schedule.clearing import clearable_slots
-from ematix_flow.schedule.stopped_slots import newest_run_of_slot, slot_between_attempts, stoppable_slots
+from ematix_flow.schedule.stopped_slots import slot_between_attempts, stoppable_slots
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import ActionKind, Hold
 from ematix_flow.state.process_liveness import run_is_dead
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.next_attempts import has_next_attempt
 from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.runlog.slot_attempts import attempts_at_slot
 from ematix_flow.state.slots.base import Slot, SlotRecord, SlotStore
 
 
@@ -89,6 +90,8 @@ class ActionChecks:
 
     def _check_stop(self, subject: str, arguments: Mapping[str, Any]) -> str:
         record = self._run_to_stop(subject)
+        if record is None:  # a slot waits, and no attempt at it is known
+            return subject
         short = record.run_id[:8]
         if run_is_dead(record):
             raise UsageError(
@@ -101,8 +104,8 @@ class ActionChecks:
             return record.run_id
         waits = slot_between_attempts(self.slots, record)
         if waits is not None:
-            newest = newest_run_of_slot(self.run_log, waits.slot)
-            return record.run_id if newest is None else newest.run_id
+            attempts = attempts_at_slot(self.run_log, waits.slot.pipeline, waits.slot.fire_time)
+            return (*attempts, record)[0].run_id
         if self.actions.stop_requested(record.run_id) is not None:
             return record.run_id  # it was interrupted, and this request completes it
         raise UsageError(
@@ -110,10 +113,11 @@ class ActionChecks:
             next_step=f"flow runs show {short}",
         )
 
-    def _run_to_stop(self, subject: str) -> RunRecord:
+    def _run_to_stop(self, subject: str) -> RunRecord | None:
         """Return the run with this id; of a pipeline or stream the run at work.
 
-        If none is, return the last attempt at the slot that waits for its next one.
+        If none is, return the last attempt at the slot that waits for its next one, None if that is not
+        known.
         """
         if subject not in self.registry.pipelines and subject not in self.registry.streams:
             return self.run_log.get(subject)
@@ -123,10 +127,13 @@ class ActionChecks:
             raise UsageError(
                 f"{subject!r} has several runs: {ids}", next_step="flow stop RUN  stops one of them"
             )
-        waits = [] if live else stoppable_slots(self.slots, [subject])
-        last = newest_run_of_slot(self.run_log, waits[0].slot) if waits else self.run_log.last(subject)
-        if live or (last is not None and (waits or self._is_between_attempts(last))):
-            return live[0] if live else last  # type: ignore[return-value]  # checked
+        if live:
+            return live[0]
+        if waits := stoppable_slots(self.slots, [subject]):
+            return next(iter(attempts_at_slot(self.run_log, subject, waits[0].slot.fire_time)), None)
+        last = self.run_log.last(subject)
+        if last is not None and self._is_between_attempts(last):
+            return last
         raise UsageError(
             f"there is nothing to stop: {subject!r} is not running, and none of its slots waits for its next "
             "attempt",

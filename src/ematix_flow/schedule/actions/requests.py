@@ -20,7 +20,7 @@ from ematix_flow.schedule.actions.checks import ActionChecks, slots_to_clear
 from ematix_flow.schedule.actions.schedule_holds import hold_effect
 from ematix_flow.schedule.actions.untaken_actions import EXPIRED, has_expired
 from ematix_flow.schedule.clearing import clear_slots
-from ematix_flow.schedule.stopped_slots import settle_stop
+from ematix_flow.schedule.stopped_slots import settle_stop, stop_waiting_slot
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import CARRIED_KINDS, ActionKind, ActionRecord, stored_arguments
 from ematix_flow.state.runlog.base import RunLog
@@ -61,7 +61,7 @@ def request_action(
         _end_expired(actions, checked_kind, subject, checked)
         action, is_new = actions.request(checked_kind, subject, checked, by=by, via=via)
         if checked_kind == STOP:
-            action = _stop_between_attempts(action, run_log, slots, actions)
+            action = _stop_between_attempts(action, registry, run_log, slots, actions)
         return ActionReceipt(action, is_new)
     if not actions.list(limit=1, subject=subject, kind=checked_kind, unfinished=True):
         # one that has not ended was interrupted: its pause may be in effect, which the check would refuse
@@ -86,12 +86,13 @@ def _end_expired(actions: ActionStore, kind: ActionKind, subject: str, arguments
 
 
 def _stop_between_attempts(
-    action: ActionRecord, run_log: RunLog, slots: SlotStore, actions: ActionStore
+    action: ActionRecord, registry: Registry, run_log: RunLog, slots: SlotStore, actions: ActionStore
 ) -> ActionRecord:
     """End the wait of a slot for its next attempt. A run at work obeys the stop itself."""
     fault_points.point("action.requested")
-    record = run_log.get(action.subject)
-    if record.status != "running":
+    if action.subject in registry.pipelines:
+        stop_waiting_slot(action, actions, slots)
+    elif (record := run_log.get(action.subject)).status != "running":
         settle_stop(action, record, actions, slots)
     return actions.get(action.action_id)  # a carrier may have ended it meanwhile
 

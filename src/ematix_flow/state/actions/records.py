@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -33,6 +34,7 @@ CARRIED_KINDS: tuple[ActionKind, ...] = ("run", "restart", "resume_from_watermar
 UNFINISHED: tuple[ActionStatus, ...] = ("waiting", "claimed")
 ENDED: tuple[ActionStatus, ...] = ("done", "failed", "refused")
 ACTION_TIMES = ("requested_at", "ended_at", "expires_at")
+_RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 LONGEST_NAME = 200  # characters of the name of a person
 
 
@@ -40,8 +42,9 @@ LONGEST_NAME = 200  # characters of the name of a person
 class ActionRecord:
     """One action that somebody asked for.
 
-    ``subject`` is a pipeline or a stream, for ``restart`` and ``stop`` a run id. ``fence`` counts the claims,
-    ``deaths`` those whose process had begun and stopped its heartbeat. ``outcome`` is a sentence for people.
+    ``subject`` is a pipeline or a stream, for ``restart`` and ``stop`` a run id; if no run of the slot that a
+    stop gives up is known, the pipeline. ``fence`` counts the claims, ``deaths`` those whose process had
+    begun and stopped its heartbeat. ``outcome`` is a sentence for people.
     """
 
     action_id: str
@@ -68,6 +71,11 @@ class ActionRecord:
         if self.status == "waiting":
             return True
         return self.status == "claimed" and self.expires_at is not None and self.expires_at <= now
+
+    @property
+    def short_subject(self) -> str:
+        """The subject for a person: of the id of a run its first characters."""
+        return self.subject[:8] if _RUN_ID.fullmatch(self.subject) else self.subject
 
     def to_json(self) -> dict[str, Any]:
         """Return the action for ``--output json``: times as ISO 8601."""

@@ -124,7 +124,9 @@ function ActionTable({ actions }: { actions: Action[] }): JSX.Element {
 }
 
 function subjectPage(action: Action): string {
-  if (action.kind === 'restart' || action.kind === 'stop') return pageOf.run(action.subject)
+  if (action.kind === 'restart') return pageOf.run(action.subject)
+  // a stop that gave up a waiting slot without a run is of the pipeline
+  if (action.kind === 'stop' && action.pipeline) return pageOf.run(action.subject)
   if (action.kind.endsWith('_letters')) return pageOf.lettersOf(action.subject)
   return pageOf.pipeline(action.subject)
 }
