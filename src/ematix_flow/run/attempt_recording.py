@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,11 @@ class AttemptRecording(RunRecording):
     loaded: RunResult | None = None
 
     def __init__(
-        self, spec: PipelineSpec, context: RunContext, record: RunRecord, earlier_run_id: str | None = None
+        self,
+        spec: PipelineSpec,
+        context: RunContext,
+        record: RunRecord,
+        earlier_run_ids: Sequence[str] = (),
     ) -> None:
         super().__init__(
             record,
@@ -38,7 +42,7 @@ class AttemptRecording(RunRecording):
             context.observers,
             where=spec.where,
             keep=context.keep_runs_for,
-            control=RunControl(spec.name, record.run_id, context.actions, earlier_run_id=earlier_run_id),
+            control=RunControl(spec.name, record.run_id, context.actions, earlier_run_ids=earlier_run_ids),
         )
         self._spec, self._context = spec, context
 

@@ -131,7 +131,7 @@ def _run_and_notify(declared: DeclaredPipeline, context: RunContext, attempt: At
 def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Attempt) -> RunResult:
     spec = declared.spec
     before = sys.exc_info()[1]  # the caller may be handling another error
-    earlier = attempt.earlier_run_ids[-1] if attempt.earlier_run_ids else _last_attempt_of_slot(spec, context)
+    earlier = attempt.earlier_run_ids[-1:] or _attempts_before(spec, context)
     recorded = AttemptRecording(spec, context, new_record(spec, context, attempt), earlier)
     connect = partial(open_connections, context.spark)
     try:
@@ -140,7 +140,7 @@ def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Atte
             recorded.control.interruptible(),
             using_spark(f"pipeline {spec.name!r}"),
         ):
-            if attempt.number > 1:  # stopped or paused since the last attempt, which had its locks released
+            if attempt.number > 1 or earlier:  # stopped or paused since the last attempt, which held no lock
                 recorded.control.wait_for_answer()
                 recorded.control.safe_point("before its next attempt")
             else:
@@ -149,6 +149,8 @@ def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Atte
     except KeyboardInterrupt:
         raise record_cancelled(spec, connect, recorded) from None
     except PipelineLocked as error:
+        if recorded.control.stop_error is not None:
+            raise record_cancelled(spec, connect, recorded) from None
         recorded.finish_attempt("locked", error)
         raise error.with_location(spec.where) from None
     except Exception as error:
@@ -167,15 +169,18 @@ def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Atte
     return replace(result, failure=failure)
 
 
-def _last_attempt_of_slot(spec: PipelineSpec, context: RunContext) -> str | None:
-    """Return the run of the attempt before, whose process has ended: a stop of it is a stop of this one."""
-    if context.slot is None or context.attempt == 1:
-        return None
+def _attempts_before(spec: PipelineSpec, context: RunContext) -> tuple[str, ...]:
+    """Return the runs of the earlier attempts at the slot, newest first: a stop of one is a stop of this.
+
+    Their processes have ended, perhaps without an error, so that this may be attempt 1 again.
+    """
+    if context.slot is None or context.restart is not None:
+        return ()
     try:
         attempts = attempts_at_slot(context.run_log, spec.name, context.slot)
     except FlowError:  # a run log that cannot be read stops no run
-        return None
-    return next((run.run_id for run in attempts), None)
+        return ()
+    return tuple(run.run_id for run in attempts)
 
 
 def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> LoadError | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ _SIGNAL = getattr(signal, "SIGURG", None)  # ignored by default: one that comes 
 class RunControl:
     """The requests about one run. ``poll`` is called by its watcher, the rest by the run's own threads.
 
-    ``earlier_run_id`` is the attempt before: the run also obeys a stop of that.
+    ``earlier_run_ids`` are the attempts before, newest first: the run also obeys the stops of these.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class RunControl:
         run_id: str,
         open_actions: Callable[[], ActionStore] | None,
         what: str = "pipeline",
-        earlier_run_id: str | None = None,
+        earlier_run_ids: Sequence[str] = (),
     ) -> None:
         self._name, self._run_id, self._open = name, run_id, open_actions
-        self._earlier_run_id = earlier_run_id
+        self._earlier_run_ids = tuple(earlier_run_ids)
         self._subject = f"{what} {name!r}"
         self._store: ActionStore | None = None
         self._failures, self._not_before = 0, 0.0
@@ -171,9 +171,7 @@ class RunControl:
             self._interrupt()
 
     def _ask(self, store: ActionStore) -> None:
-        stop, hold = store.stop_requested(self._run_id), store.find_hold("run", self._name)
-        if stop is None and self._earlier_run_id is not None:
-            stop = store.stop_requested(self._earlier_run_id)
+        stop, hold = self._find_stop(store), store.find_hold("run", self._name)
         with self._changed:
             self._stop, self._hold, self._has_answer = stop, hold, True
             self._changed.notify_all()
@@ -185,6 +183,13 @@ class RunControl:
             if hold is not None:
                 store.mark_released(self._name, self._run_id)
             self._marked = None
+
+    def _find_stop(self, store: ActionStore) -> ActionRecord | None:
+        for run_id in (self._run_id, *self._earlier_run_ids):
+            if (stop := store.stop_requested(run_id)) is not None:
+                return stop
+        self._earlier_run_ids = self._earlier_run_ids[:1]  # from now on only the newest may be stopped
+        return None
 
     def _interrupt(self) -> None:
         """Interrupt the run if it does not come to a safe point by itself."""

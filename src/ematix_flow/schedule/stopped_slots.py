@@ -12,6 +12,7 @@ from ematix_flow import fault_points
 from ematix_flow.errors import UsageError
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import ActionRecord
+from ematix_flow.state.process_liveness import run_is_dead
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.next_attempts import has_next_attempt
 from ematix_flow.state.runlog.records import RunRecord
@@ -57,7 +58,10 @@ def stop_waiting_slot(action: ActionRecord, actions: ActionStore, slots: SlotSto
 
 
 def settle_stop(action: ActionRecord, run: RunRecord, actions: ActionStore, slots: SlotStore) -> bool:
-    """End the stop of a run that has ended, and with it the wait of its slot. False: an attempt obeys it."""
+    """End the stop of a run that has ended or whose process is gone, and with it the wait of its slot.
+
+    False: an attempt obeys it. While a claim of a dead run lasts, that is the next one.
+    """
     slot = slot_of_run(slots, run)
     if slot is not None and _waits_for_next_attempt(slot):
         if not stop_slot(slots, slot, action.requested_by):
@@ -68,6 +72,8 @@ def settle_stop(action: ActionRecord, run: RunRecord, actions: ActionStore, slot
         return False
     else:
         outcome = f"the run has ended: it is {run.status}"
+        if run_is_dead(run):
+            outcome = f"its process {run.pid} is gone"
         if slot is not None and slot.status == "gave_up" and slot.reason:
             outcome += f", and its slot was given up: {slot.reason}"
     return actions.end(action, "done", outcome, (run.run_id,))

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -144,8 +144,8 @@ class SupervisedStream:
             attempt=self.running.counts["restarts"] + 1,
             pid=os.getpid(),
         )
-        earlier_run_id = None if self._record is None else self._record.run_id
-        control = self._control_of(record.run_id, earlier_run_id)
+        earlier = () if self._record is None else (self._record.run_id,)
+        control = self._control_of(record.run_id, earlier)
         recording = RunRecording(record, self.log, where=self.spec.where, control=control)
         samples = SampleWriter(self.spec.name, record.run_id, self.stores.open_samples)
         self._record, self._is_healthy = recording.record, False
@@ -181,8 +181,8 @@ class SupervisedStream:
         self._finish(recording, before, "cancelled" if stopped else "succeeded", stopped)
         self._notify_run_finished(stopped)
 
-    def _control_of(self, run_id: str, earlier_run_id: str | None = None) -> RunControl:
-        return RunControl(self.spec.name, run_id, self.stores.open_actions, "stream", earlier_run_id)
+    def _control_of(self, run_id: str, earlier_run_ids: Sequence[str] = ()) -> RunControl:
+        return RunControl(self.spec.name, run_id, self.stores.open_actions, "stream", earlier_run_ids)
 
     def _wait_for_restart(self, seconds: float) -> bool:
         """Wait before a restart; true if the stream was stopped, also if somebody asks for that meanwhile."""

@@ -16,7 +16,7 @@ import pytest
 
 from ematix_flow import BigInt, Pipeline, SQLiteConnection, Target, ematix, register_connection
 from ematix_flow.backends.state_stores.run_logs import open_actions, open_run_log
-from ematix_flow.errors import CannotConnect, ConfigError, RunStopped
+from ematix_flow.errors import CannotConnect, ConfigError, PipelineLocked, RunStopped
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.listener import Listener
 from ematix_flow.run.context_setup import run_context
@@ -488,6 +488,44 @@ def test_a_slot_whose_run_was_stopped_is_not_tried_again(database: Path, polls: 
         assert isinstance(claim, Claim)
         outcome = runner.run_claimed(claim)
     assert (outcome.status, outcome.reason) == ("gave_up", "pipeline 'numbers' was stopped by ada")
+
+
+@pytest.mark.parametrize("attempts", [["died"], ["died", "locked"], ["died", "interrupted", "locked"]])
+def test_a_stop_of_an_attempt_that_died_is_obeyed_by_the_next(database: Path, attempts: list[str]) -> None:
+    declare(schedule="@hourly", retry={"max_attempts": 5})
+    slot = Slot("numbers", NOON)
+    with run_context(slot=NOON) as context:
+        for number, ended in enumerate(attempts):
+            at = dt.datetime.now(dt.timezone.utc) - dt.timedelta(minutes=9 - number)
+            before = RunRecord(f"a{number}", "numbers", "shop:numbers", "truncate", slot=NOON, started_at=at)
+            context.run_log.start(replace(before, pid=2**22 + 1))
+            if ended in ("interrupted", "locked"):
+                context.run_log.finish(before.run_id, ended)  # type: ignore[arg-type]  # a status
+        stop("a0")
+        store = MemorySlotStore()
+        runner = SlotRunner(current_registry(), store, context.run_log, lambda _: context)
+        store.open([slot])
+        record = store.get(slot)
+        assert record is not None
+        claim = runner.try_claim(record)
+        assert isinstance(claim, Claim) and claim.failures == 0
+        outcome = runner.run_claimed(claim)
+    assert (outcome.status, outcome.reason) == ("gave_up", "pipeline 'numbers' was stopped by ada")
+    assert records()[0].status == "cancelled" and newest_stop().status == "done"
+
+
+def test_a_run_that_is_stopped_while_another_holds_its_lock_is_not_tried_again(
+    database: Path, polls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_for_lock(*_: object) -> None:
+        stop(records()[0].run_id)
+        asked_again(polls)
+        raise PipelineLocked("another run holds it")
+
+    monkeypatch.setattr("ematix_flow.run.pipeline.lock_targets", wait_for_lock)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RunStopped):  # where nothing interrupts it
+        pool.submit(declare().sync).result(60)
+    assert records()[0].status == "cancelled" and newest_stop().status == "done"
 
 
 def test_a_step_that_runs_a_pipeline_that_is_stopped_has_failed(

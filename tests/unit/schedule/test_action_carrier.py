@@ -225,6 +225,25 @@ def test_a_stop_between_attempts_whose_process_died_is_completed_by_a_carrier(
     assert (ended.status, ended.run_ids) == ("done", ("ours",))
 
 
+def test_a_stop_of_a_dead_run_stays_open_until_its_slot_is_free(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, run_log: RunLog, clock: Clock
+) -> None:
+    slot = Slot("orders", NOON)
+    run_log.start(RunRecord("ours", "orders", "db:orders", "append", slot=NOON, pid=2**22 + 1))
+    carrier.slots.open([slot])
+    claim = carrier.slots.claim(carrier.slots.unfinished()[0], "scheduler", 60)
+    assert claim is not None
+    stop = ask(actions, "stop", "ours")
+    carrier.poll()
+    clock.pass_(minutes=2)  # the claim has expired, and the next attempt obeys the stop
+    carrier.poll()
+    assert actions.get(stop.action_id).status == "waiting"
+    assert carrier.slots.retry_later(claim, 900, "its process is gone", failed=False)
+    carrier.poll()
+    assert actions.get(stop.action_id).status == "done"
+    assert getattr(carrier.slots.get(slot), "status", None) == "gave_up"
+
+
 def test_an_interrupted_stop_by_name_gives_up_no_other_slot(
     carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock
 ) -> None:

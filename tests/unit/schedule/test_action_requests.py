@@ -305,6 +305,14 @@ def test_a_restart_that_has_ended_is_no_attempt_at_its_slot(desk: Desk) -> None:
     assert desk.ask("stop", "orders").action.subject == "a1"
 
 
+def test_a_waiting_slot_whose_last_attempt_died_is_stopped(desk: Desk) -> None:
+    waits = wait_for_next_attempt(desk)
+    desk.run("a1", slot=NOON, pid=2**22 + 1)
+    assert desk.ask("stop", "orders").action.status == "done"
+    assert getattr(desk.slots.get(waits.slot), "status", None) == "gave_up"
+    assert "process 4194305" in (desk.refusal("stop", "a1") or "")
+
+
 @pytest.mark.parametrize("other_runs", [0, 100])
 def test_a_waiting_slot_is_stopped_by_name_although_none_of_its_runs_is_found(
     desk: Desk, other_runs: int

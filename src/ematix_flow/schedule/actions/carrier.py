@@ -243,7 +243,5 @@ class ActionCarrier:
             return
         if not self._declares(record.pipeline):
             return
-        if run_is_dead(record):
-            self.actions.end(action, "done", f"its process {record.pid} is gone", (record.run_id,))
-        elif record.status != "running":
+        if record.status != "running" or run_is_dead(record):
             settle_stop(action, record, self.actions, self.slots)

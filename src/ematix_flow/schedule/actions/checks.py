@@ -93,19 +93,20 @@ class ActionChecks:
         if record is None:  # a slot waits, and no attempt at it is known
             return subject
         short = record.run_id[:8]
-        if run_is_dead(record):
+        is_dead = run_is_dead(record)
+        if (record.status == "running" and not is_dead) or self._is_between_attempts(record):
+            return record.run_id
+        waits = slot_between_attempts(self.slots, record)
+        if waits is not None:
+            attempts = attempts_at_slot(self.run_log, waits.slot.pipeline, waits.slot.fire_time)
+            return (*attempts, record)[0].run_id
+        if is_dead:
             raise UsageError(
                 f"there is nothing to stop: the process {record.pid} of run {short} of {record.pipeline!r} "
                 "is gone",
                 state="the next run reads from the ledger what it committed",
                 next_step=f"flow restart {short}  runs it again",
             )
-        if record.status == "running" or self._is_between_attempts(record):
-            return record.run_id
-        waits = slot_between_attempts(self.slots, record)
-        if waits is not None:
-            attempts = attempts_at_slot(self.run_log, waits.slot.pipeline, waits.slot.fire_time)
-            return (*attempts, record)[0].run_id
         if self.actions.stop_requested(record.run_id) is not None:
             return record.run_id  # it was interrupted, and this request completes it
         raise UsageError(

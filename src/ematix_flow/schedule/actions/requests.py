@@ -23,6 +23,7 @@ from ematix_flow.schedule.clearing import clear_slots
 from ematix_flow.schedule.stopped_slots import settle_stop, stop_waiting_slot
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import CARRIED_KINDS, ActionKind, ActionRecord, stored_arguments
+from ematix_flow.state.process_liveness import run_is_dead
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.slots.base import SlotStore
 from ematix_flow.state.times import format_utc
@@ -92,8 +93,10 @@ def _stop_between_attempts(
     fault_points.point("action.requested")
     if action.subject in registry.pipelines:
         stop_waiting_slot(action, actions, slots)
-    elif (record := run_log.get(action.subject)).status != "running":
-        settle_stop(action, record, actions, slots)
+    else:
+        record = run_log.get(action.subject)
+        if record.status != "running" or run_is_dead(record):
+            settle_stop(action, record, actions, slots)
     return actions.get(action.action_id)  # a carrier may have ended it meanwhile
 
 
