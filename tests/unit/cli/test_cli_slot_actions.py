@@ -188,6 +188,32 @@ def test_a_restart_that_dies_before_it_ends_its_slot_is_completed_by_the_same_co
     assert in_shop(shop, "SELECT n FROM loads") == [(2,)]
 
 
+@pytest.mark.parametrize("point", ["restart.run_ended", "restart.slot_ended", "action.carried_out"])
+def test_the_same_command_waits_for_the_claim_of_a_restart_that_has_just_died(
+    flow, shop, monkeypatch, point: str
+) -> None:
+    run_id = fail_slot(flow)
+    make_it_work(shop)
+    with inject(point, "crash") as fault:
+        flow("restart", run_id)
+    assert fault.has_fired
+    waits = []
+
+    def let_the_claim_expire(seconds: float) -> None:
+        waits.append(seconds)
+        with open_actions(slots_url(None), env=os.environ) as actions:
+            (died,) = actions.list(unfinished=True)
+            assert actions.renew(died, 0.0)
+
+    monkeypatch.setattr("ematix_flow.cli.action_work.sleep", let_the_claim_expire)
+    again = flow("restart", run_id, "-o", "json")
+    assert (again.code, again.json["status"], len(waits)) == (0, "done", 1), again.err
+    assert slot().status == "succeeded"
+    assert in_shop(shop, "SELECT n FROM loads") == [(2,)]
+    refused = flow("restart", run_id)
+    assert refused.code == 2 and "has ended well" in refused.err
+
+
 def test_a_slot_store_that_stays_away_is_named_in_the_outcome_of_a_restart(flow, shop, monkeypatch) -> None:
     from ematix_flow.errors import CannotConnect
     from ematix_flow.schedule.actions import action_runs

@@ -13,7 +13,7 @@ from typing import Any
 from ematix_flow.errors import UnknownName, UsageError, did_you_mean
 from ematix_flow.graph.registry import Registry
 from ematix_flow.graph.selection import select
-from ematix_flow.run.restart import find_restart
+from ematix_flow.run.restart import find_restart, finished_restart
 from ematix_flow.schedule.actions.arguments import letter_selection
 from ematix_flow.schedule.actions.schedule_holds import describe_hold
 from ematix_flow.schedule.clearing import clearable_slots
@@ -69,14 +69,23 @@ class ActionChecks:
                 next_step=f"flow consume {record.pipeline}  goes on where the stream stopped",
             )
         spec = self.registry.pipeline(record.pipeline).spec
-        if not self._has_died_with("restart", record.run_id):
+        if not self._is_left_restart(record):
             find_restart(spec, self.run_log, record)
         return record.run_id
 
-    def _has_died_with(self, kind: ActionKind, subject: str) -> bool:
-        """Whether a process died with the same action. The request completes what is missing of it."""
-        found = self.actions.list(limit=1, subject=subject, kind=kind, unfinished=True)
-        return any(action.fence and action.is_claimable(self.actions.now()) for action in found)
+    def _is_left_restart(self, failed: RunRecord) -> bool:
+        """Whether an earlier restart of the run did not record its end. The request completes it.
+
+        If it has run well, its process may have died only now, and still hold its claim.
+        """
+        found = self.actions.list(limit=1, subject=failed.run_id, kind="restart", unfinished=True)
+        return any(
+            action.fence
+            and (
+                action.is_claimable(self.actions.now()) or finished_restart(self.run_log, failed) is not None
+            )
+            for action in found
+        )
 
     def _check_resume_from_watermark(self, subject: str, arguments: Mapping[str, Any]) -> str:
         spec = self.registry.pipeline(subject).spec
