@@ -43,9 +43,9 @@ def _jobs(world: Simulation, spec: WorkflowSpec) -> Iterator[str]:
         if not all(job is not None and job.status in ENDED for job in jobs):
             yield f"{record} without all of its jobs: {jobs}"
         well = all(job is not None and job.status == "succeeded" for job in jobs)
-        changed = world.books.reopened | world.books.by_hand
-        cleared = any(Slot(job, record.slot.fire_time) in changed for job in spec.jobs)
-        if (record.status == "succeeded") is not well and not (well and cleared):
+        own = {Slot(job, record.slot.fire_time) for job in spec.jobs}
+        cut_short = any(own & slots for slots in world.cut_short)
+        if (record.status == "succeeded") is not well and not (well and cut_short):
             yield f"{record}, and its jobs: {jobs}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from ematix_flow.errors import (
     PostTransformFailed,
     SourceFailed,
 )
-from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.graph.registry import DeclaredPipeline, Registry
 from ematix_flow.plan.results import RunResult
 from ematix_flow.run.recovery import slot_batch_key, slot_is_done, slot_load
 from ematix_flow.run.run_context import RunContext
@@ -96,6 +96,9 @@ class Simulation:
             set()
         )  # loaded after it was given up, by a run that has not recorded it yet
         self.unasked: set[Slot] = set()  # whose ledger did not answer when it mattered
+        self.cut_short: list[
+            set[Slot]
+        ] = []  # changed by a process that may not have reopened their workflows
         self.locks: dict[str, Process] = {}
         self.deadly = self.chance.choice((0.04, 0.04, 0.4))  # how often a run dies at a step of its work
         self.is_quiet = False
@@ -185,6 +188,7 @@ class Simulation:
                 (run_due, "run_declared_pipeline", self.load),
                 (run_due, "open_connections", lambda spark: Target(self)),
                 (run_due, "slot_is_done", self.is_done),
+                (run_due, "reopen_slots", self.reopen_slots),
                 (run_due, "Schedule", schedule),
                 (workflows, "Schedule", schedule),
                 (due_slots, "MAX_SLOTS_PER_POLL", few),
@@ -265,7 +269,7 @@ class Simulation:
         with _expected():
             bad = clearing.clearable_slots(self.store, list(REGISTRY.pipelines), None)
             self.kernel.sleep(self.chance.uniform(0, 60))
-            clearing.reopen_slots(self.store, REGISTRY, [] if self.is_quiet else bad)
+            self.reopen_slots(self.store, REGISTRY, [] if self.is_quiet else bad)
             self.stop_a_slot_that_waits()
             self.restart_what_is_loaded()
         self.kernel.sleep(self.chance.uniform(300, 900))
@@ -284,7 +288,21 @@ class Simulation:
             done = self.transformed if REGISTRY.pipeline(slot.pipeline).spec.transforms_post else self.loaded
             if done[slot]:
                 failed = RunRecord("failed", slot.pipeline, "t", "append", slot=slot.fire_time)
-                restarted_slots.end_restarted_slot(self.store, REGISTRY, failed, "restarted")
+                with self._changing({slot}):
+                    restarted_slots.end_restarted_slot(self.store, REGISTRY, failed, "restarted")
+
+    def reopen_slots(
+        self, store: SlotStore, registry: Registry, wanted: Sequence[SlotRecord]
+    ) -> list[SlotRecord]:
+        with self._changing({record.slot for record in wanted}):
+            return clearing.reopen_slots(store, registry, wanted)
+
+    @contextmanager
+    def _changing(self, slots: set[Slot]) -> Iterator[None]:
+        """Within the block, slots are changed and then their workflows, unless the process dies or fails."""
+        self.cut_short.append(slots)
+        yield
+        self.cut_short = [each for each in self.cut_short if each is not slots]
 
     # ------------------------------------------------------------------ runs
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.due_slots import is_missed
 from ematix_flow.schedule.stopped_slots import end_stops_of_slots
-from ematix_flow.schedule.workflows import slot_name
+from ematix_flow.schedule.workflows import end_again, slot_name
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord, SlotStore
@@ -66,7 +66,7 @@ def reopen_slots(store: SlotStore, registry: Registry, wanted: Sequence[SlotReco
     jobs = {record.slot for record in done}
     for workflow in registry.workflows.values():
         for at in {slot.fire_time for slot in jobs if slot.pipeline in workflow.jobs}:
-            store.reopen(Slot(slot_name(workflow.name), at))  # it ends again when its jobs have ended
+            end_again(store, Slot(slot_name(workflow.name), at))
     return done
 
 

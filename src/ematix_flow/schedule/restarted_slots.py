@@ -12,7 +12,7 @@ from ematix_flow import fault_points
 from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.graph.registry import Registry
 from ematix_flow.run.restart import finished_restart
-from ematix_flow.schedule.workflows import job_slots, slot_name
+from ematix_flow.schedule.workflows import end_again, job_slots, slot_name
 from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.records import RunRecord
@@ -88,7 +88,7 @@ def _reopen_workflows(store: SlotStore, registry: Registry, slot: Slot) -> None:
     for spec in registry.workflows.values():
         if slot.pipeline in spec.jobs:
             own = store.get(Slot(slot_name(spec.name), slot.fire_time))
-            if own is not None and own.status == "gave_up":
+            if own is not None and own.status in ("claimed", "gave_up"):
                 known = store.get_many(job_slots(spec, own))
                 if len(known) == len(spec.jobs):  # else an unknown job would be opened, and run
-                    store.reopen(own.slot)
+                    end_again(store, own.slot)

@@ -8,6 +8,9 @@ A trigger depends on how each upstream last ended. A success that no firing has 
 successes satisfy the tree of ``AllOf`` and ``AnyOf``, the workflow fires and uses all of them. A firing is
 one row, stored once even if several processes write it, and names the ends that it used: so no end starts
 a workflow twice, and none is lost.
+
+A clear or a restart may change a job while its workflow ends. So a workflow is claimed before its jobs are
+read, and who changes a job takes that claim away, or reopens a workflow that has ended.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from ematix_flow.state.slots.base import (
     CLOCK_STEP,
     ENDED,
     ENDING_CLAIM_SECONDS,
+    Claim,
     Slot,
     SlotRecord,
     SlotStatus,
@@ -39,6 +43,7 @@ _FIRINGS_SUFFIX = ":firings"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MAX_USED_ENDS = 20  # of each upstream, that a firing keeps
 _LOOKBACK = 50
+_MAX_TRIES = 5  # for a slot that others change at the same time
 MAX_UNFINISHED = 1_000  # slots of one workflow that may wait for their jobs at once
 TOO_MANY_UNFINISHED = (
     f"{MAX_UNFINISHED:,} earlier slots of this workflow have not ended: its jobs do not end, or run less "
@@ -94,15 +99,13 @@ class WorkflowSlots:
         unfinished = self._unfinished(store)
         known = _known_job_slots(store, unfinished)
         for spec, record in unfinished:
-            jobs = (known.get(slot) for slot in job_slots(spec, record))
-            ended = [each for each in jobs if each and each.status in ENDED and not is_missed(each)]
-            if len(ended) < len(spec.jobs):
+            if _ended_jobs(spec, record, known) is None:
                 continue
             if not record.is_due(now) and not _end_wait_if_fired(store, record, now):
                 continue
             claim = store.claim(record, "workflow", ENDING_CLAIM_SECONDS)
             if claim is not None:
-                store.end(claim, *_workflow_outcome(ended))
+                _end_workflow(store, spec, record, claim)
         self._fire_triggers(store)
 
     def open_fired(self, store: SlotStore, wanted: Iterable[Slot]) -> None:
@@ -258,8 +261,43 @@ def stored_names(specs: Iterable[WorkflowSpec]) -> Iterator[str]:
         yield slot_name(spec.name) + _FIRINGS_SUFFIX
 
 
+def end_again(store: SlotStore, slot: Slot) -> None:
+    """Let a workflow's slot end again: the slot of one of its jobs has changed since it ended.
+
+    Also if a process is about to end it by what it has read before.
+    """
+    for _ in range(_MAX_TRIES):
+        record = store.get(slot)
+        if record is None or record.status in ("waiting", "succeeded"):
+            return
+        if record.status == "claimed":
+            claim = Claim(slot, record.holder or "", record.fence, record.failures, record.deaths)
+            if store.retry_later(claim, 0.0, record.reason, failed=False):
+                return
+        elif store.reopen(slot):
+            return
+
+
 def job_slots(spec: WorkflowSpec, record: SlotRecord) -> list[Slot]:
     return [Slot(job, record.slot.fire_time) for job in spec.jobs]
+
+
+def _ended_jobs(
+    spec: WorkflowSpec, record: SlotRecord, known: Mapping[Slot, SlotRecord]
+) -> list[SlotRecord] | None:
+    """Return the slots of the jobs, None if one of them has not ended."""
+    jobs = (known.get(slot) for slot in job_slots(spec, record))
+    ended = [each for each in jobs if each and each.status in ENDED and not is_missed(each)]
+    return ended if len(ended) == len(spec.jobs) else None
+
+
+def _end_workflow(store: SlotStore, spec: WorkflowSpec, record: SlotRecord, claim: Claim) -> None:
+    """End the slot as its jobs are now. If one of them waits again, so does the slot."""
+    ended = _ended_jobs(spec, record, store.get_many(job_slots(spec, record)))
+    if ended is None:
+        store.retry_later(claim, 0.0, record.reason, failed=False)
+    else:
+        store.end(claim, *_workflow_outcome(ended))
 
 
 def _end_wait_if_fired(store: SlotStore, record: SlotRecord, now: dt.datetime) -> bool:
