@@ -6,6 +6,7 @@ import datetime as dt
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -175,6 +176,20 @@ def test_an_action_that_is_handed_back_waits_again_and_no_death_counts(store: Ac
     assert (seen.status, seen.begun, seen.holder, seen.expires_at) == ("waiting", False, None, None)
     second = claimed(store, seen, "b")
     assert (second.fence, second.deaths) == (2, 0) and not store.renew(first, 30)
+
+
+def test_an_action_that_waits_is_kept_waiting_until_it_is_claimed(store: ActionStore, clock: Clock) -> None:
+    seen = requested(store)
+    clock.pass_(10)
+    assert store.keep_waiting(seen, 60)
+    (kept,) = store.claimable()
+    assert kept == replace(seen, expires_at=clock() + dt.timedelta(seconds=60))
+    clock.pass_(120)
+    (kept,) = store.claimable()  # when it expires is for its carriers to decide
+    first = claimed(store, kept)
+    assert first.expires_at == clock() + dt.timedelta(seconds=30) and not store.keep_waiting(kept, 60)
+    assert store.begin(first, 30) and store.hand_back(first)
+    assert not store.keep_waiting(kept, 60) and store.get(kept.action_id).expires_at is None
 
 
 def test_an_expired_claim_that_nobody_took_may_still_end(store: ActionStore, clock: Clock) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
-from ematix_flow.graph.registry import current_registry
+from ematix_flow.graph.registry import Registry, current_registry
 from ematix_flow.schedule.actions.carrier import MAX_DEATHS, ActionCarrier
 from ematix_flow.schedule.actions.untaken_actions import describe_wait
 from ematix_flow.state.actions.memory import MemoryActionStore
@@ -126,8 +126,8 @@ def test_an_action_that_nobody_took_is_not_carried_out_by_a_carrier_that_comes_u
     ended = actions.get(action.action_id)
     assert ended.status == "failed"
     assert ended.outcome == (
-        "it was not carried out: no scheduler or page that declares its pipeline ran within 60 minutes of "
-        "the request; request it again"
+        "it was not carried out: for more than 60 minutes no scheduler or page ran that declares its "
+        "pipeline; request it again"
     )
 
 
@@ -142,6 +142,60 @@ def test_an_action_waits_for_a_busy_carrier_as_long_as_it_takes(
     carrier.workers = 1
     (started,) = carrier.poll()
     assert started.action_id == action.action_id
+
+
+def test_an_action_that_waits_for_a_busy_carrier_does_not_expire_when_another_comes_up(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, run_log: RunLog, clock: Clock
+) -> None:
+    carrier.workers = 0
+    action = ask(actions, "run", "orders")
+    for _ in range(300):
+        assert carrier.poll() == []
+        clock.pass_(minutes=1)
+    assert not actions.request("run", "orders", {}, by="bob", via="cli")[1]
+    clock.pass_(minutes=58)
+    other = ClaimingCarrier(actions, run_log, carrier.slots, carrier.registry, "shop")
+    assert [each.action_id for each in other.poll()] == [action.action_id]
+
+
+def test_an_action_expires_an_hour_after_the_last_poll_of_a_busy_carrier(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, run_log: RunLog, clock: Clock
+) -> None:
+    carrier.workers = 0
+    action = ask(actions, "run", "orders")
+    for _ in range(30):
+        carrier.poll()
+        clock.pass_(hours=1)
+    foreign = ClaimingCarrier(actions, run_log, carrier.slots, Registry(), "other")
+    foreign.poll()
+    assert actions.get(action.action_id).status == "waiting"
+    assert "one that starts after 2026-03-30 18:10 UTC" in (
+        describe_wait(actions.get(action.action_id), clock()) or ""
+    )
+    clock.pass_(minutes=11)
+    other = ClaimingCarrier(actions, run_log, carrier.slots, carrier.registry, "shop")
+    assert other.poll() == []
+    assert actions.get(action.action_id).status == "failed"
+
+
+def test_a_busy_carrier_seldom_writes_that_actions_wait(
+    carrier: ClaimingCarrier, actions: MemoryActionStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    keep_waiting = actions.keep_waiting
+
+    def count(seen: ActionRecord, seconds: float) -> bool:
+        written.append(seen.action_id)
+        return keep_waiting(seen, seconds)
+
+    monkeypatch.setattr(actions, "keep_waiting", count)
+    carrier.workers = 0
+    ask(actions, "run", "orders")
+    ask(actions, "run", "invoices")  # of another module
+    for _ in range(120):
+        carrier.poll()
+        clock.pass_(minutes=1)
+    assert 10 <= len(written) <= 13
 
 
 def test_what_a_process_had_begun_is_continued_however_late_a_carrier_comes_up(

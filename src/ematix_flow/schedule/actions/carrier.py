@@ -19,7 +19,12 @@ from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.actions.carrying_out import LEASE_SECONDS
 from ematix_flow.schedule.actions.checks import pipelines_to_run
 from ematix_flow.schedule.actions.schedule_holds import has_taken_effect, hold_effect, is_hold_action
-from ematix_flow.schedule.actions.untaken_actions import EXPIRED, has_expired, was_left
+from ematix_flow.schedule.actions.untaken_actions import (
+    EXPIRED,
+    has_expired,
+    has_expired_for_any,
+    keep_waiting,
+)
 from ematix_flow.schedule.executors.base import (
     ENGINE_VARIABLE,
     RUN_LOG_VARIABLE,
@@ -35,8 +40,8 @@ from ematix_flow.state.runlog.base import RunLog, warn_once
 from ematix_flow.state.slots.base import SlotStore
 
 MAX_DEATHS = 3  # processes that die with an action before it is given up
-_HOLD_LEFT_AFTER = dt.timedelta(minutes=5)  # a pause or a resume takes no longer
-_LEFT_AFTER = dt.timedelta(days=1)  # nor do the other actions that are done at once
+_LONGEST_HOLD_ACTION = dt.timedelta(minutes=5)  # until a pause or a resume that is at work has ended
+_LONGEST_ACTION_AT_ONCE = dt.timedelta(days=1)  # the same of the others that are done at once
 _PURGE_SECONDS = 3600.0
 _log = logging.getLogger(__name__)
 
@@ -72,14 +77,15 @@ class ActionCarrier:
         self._purge_now_and_then()
         started: list[ActionRecord] = []
         claimable: Sequence[ActionRecord] = self.actions.claimable()
-        if self._came_up_at is None or claimable:
-            now = self.actions.now()
-            self._came_up_at = self._came_up_at or now
-            claimable = self._end_expired(claimable, self._came_up_at, now)
-        for seen in claimable:
-            if self._is_closing or len(self._processes) >= self.workers:
-                break  # the rest is claimed at the next poll, or by another carrier
+        now = self.actions.now() if self._came_up_at is None or claimable else self._came_up_at
+        self._came_up_at = self._came_up_at or now
+        for seen in self._end_expired(claimable, self._came_up_at, now):
+            if self._is_closing:
+                break
             if not self._is_declared(seen):
+                continue
+            if len(self._processes) >= self.workers:
+                keep_waiting(self.actions, seen, now)  # until it is claimed at a later poll, or by another
                 continue
             claimed = self.actions.claim(seen, self.holder, self.lease_seconds)
             if claimed is None:
@@ -103,7 +109,8 @@ class ActionCarrier:
         """
         left = []
         for action in found:
-            if was_left(action, now) if not self._is_declared(action) else has_expired(action, came_up_at):
+            is_declared = self._is_declared(action)
+            if has_expired(action, came_up_at) if is_declared else has_expired_for_any(action, now):
                 self.actions.end(action, "failed", EXPIRED)
             else:
                 left.append(action)
@@ -186,11 +193,11 @@ class ActionCarrier:
 
     def _settle_done_at_once(self, action: ActionRecord, age: dt.timedelta) -> None:
         if not is_hold_action(action):
-            if age > _LEFT_AFTER and self._declares(action.subject):
+            if age > _LONGEST_ACTION_AT_ONCE and self._declares(action.subject):
                 self.actions.end(
                     action, "failed", "it did not record its end; request it again to complete it"
                 )
-        elif age > _HOLD_LEFT_AFTER:
+        elif age > _LONGEST_HOLD_ACTION:
             if has_taken_effect(action, self.actions):
                 self.actions.end(action, "done", hold_effect(action))
             else:
@@ -229,7 +236,7 @@ class ActionCarrier:
 
     def _settle_stop(self, action: ActionRecord) -> None:
         if action.subject in self.registry.pipelines:  # which of its slots it was to give up is not known
-            if self.actions.now() - action.requested_at > _HOLD_LEFT_AFTER:
+            if self.actions.now() - action.requested_at > _LONGEST_HOLD_ACTION:
                 outcome = "it did not record its end; flow status shows whether a slot waits"
                 self.actions.end(action, "failed", outcome)
             return

@@ -1,7 +1,8 @@
 """Actions that no process takes: why each waits, and when it has waited too long to be carried out.
 
-An action waits until a carrier that declares its pipeline takes it. One that comes up much later does not
-carry it out: nobody expects it any more. Neither a pause nor an action that a process has claimed expires.
+An action waits until a carrier that declares its pipeline takes it. A carrier that would take it and is busy
+keeps it waiting. If none has done so for an hour, one that comes up does not carry it out: nobody expects it
+any more. Neither a pause nor an action that a process has claimed expires.
 """
 
 from __future__ import annotations
@@ -9,27 +10,35 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from ematix_flow.state.actions.base import ActionStore
 from ematix_flow.state.actions.records import CARRIED_KINDS, ActionRecord
 from ematix_flow.state.process_liveness import format_holder
 from ematix_flow.state.times import format_utc
 
-EXPIRES_AFTER = dt.timedelta(hours=1)  # before a carrier that declares its pipeline comes up
-LEFT_AFTER = dt.timedelta(days=1)  # no carrier that declares its pipeline came up
+EXPIRES_AFTER = dt.timedelta(hours=1)  # without a carrier that declares its pipeline
+_KEEPING_PERIOD = dt.timedelta(minutes=10)  # between two times that a busy carrier keeps an action waiting
+FOREIGN_EXPIRES_AFTER = dt.timedelta(days=1)  # the same, before a carrier of another module ends it
 _TAKEN_WITHIN = dt.timedelta(seconds=30)  # by a carrier that has room
 EXPIRED = (
-    f"it was not carried out: no scheduler or page that declares its pipeline ran within "
-    f"{EXPIRES_AFTER // dt.timedelta(minutes=1)} minutes of the request; request it again"
+    f"it was not carried out: for more than {EXPIRES_AFTER // dt.timedelta(minutes=1)} minutes no scheduler "
+    "or page ran that declares its pipeline; request it again"
 )
 
 
 def has_expired(action: ActionRecord, by: dt.datetime) -> bool:
     """Whether the action had waited too long at the time ``by`` at which a carrier came up."""
-    return _is_untaken(action) and action.requested_at + EXPIRES_AFTER < by
+    return _is_untaken(action) and _waits_until(action) < by
 
 
-def was_left(action: ActionRecord, now: dt.datetime) -> bool:
-    """Whether any carrier may end the action: one that declares its pipeline has not come up for long."""
-    return _is_untaken(action) and action.requested_at + LEFT_AFTER < now
+def has_expired_for_any(action: ActionRecord, now: dt.datetime) -> bool:
+    """Whether a carrier whose module does not declare its pipeline may end the action."""
+    return has_expired(action, now) and action.requested_at + FOREIGN_EXPIRES_AFTER < now
+
+
+def keep_waiting(actions: ActionStore, action: ActionRecord, now: dt.datetime) -> None:
+    """Keep an action from expiring: this carrier declares its pipeline and will take it, but is busy."""
+    if _is_untaken(action) and _waits_until(action) < now + EXPIRES_AFTER:
+        actions.keep_waiting(action, (EXPIRES_AFTER + _KEEPING_PERIOD).total_seconds())
 
 
 def describe_wait(action: ActionRecord, now: dt.datetime) -> str | None:
@@ -41,7 +50,7 @@ def describe_wait(action: ActionRecord, now: dt.datetime) -> str | None:
     if action.status == "waiting" and now - action.requested_at > _TAKEN_WITHIN:
         if not _is_untaken(action):
             return f"it was handed back, and nobody has taken over: {nobody}"
-        until = format_utc(action.requested_at + EXPIRES_AFTER)
+        until = format_utc(_waits_until(action))
         return f"{nobody}; one that starts after {until} does not carry it out"
     if action.status == "claimed" and action.is_claimable(now):
         holder = format_holder(action.holder) if action.holder else "its process"
@@ -52,6 +61,10 @@ def describe_wait(action: ActionRecord, now: dt.datetime) -> str | None:
 def action_json(action: ActionRecord, now: dt.datetime) -> dict[str, Any]:
     """Return the action for programs, with why it waits."""
     return {**action.to_json(), "why": describe_wait(action, now)}
+
+
+def _waits_until(action: ActionRecord) -> dt.datetime:
+    return action.expires_at or action.requested_at + EXPIRES_AFTER
 
 
 def _is_untaken(action: ActionRecord) -> bool:

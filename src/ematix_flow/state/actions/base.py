@@ -70,6 +70,13 @@ class ActionStore(ABC):
     # ------------------------------------------------------------------ carrying out
 
     @abstractmethod
+    def keep_waiting(self, seen: ActionRecord, seconds: float) -> bool:
+        """Let an action that waits expire only ``seconds`` from now: a carrier will take it, and is busy.
+
+        False if it no longer waits as it was ``seen``.
+        """
+
+    @abstractmethod
     def claimable(self) -> tuple[ActionRecord, ...]:
         """Return the actions that a carrier may claim now, oldest first."""
 

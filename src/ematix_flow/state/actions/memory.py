@@ -107,6 +107,15 @@ class MemoryActionStore(ActionStore):
             self._actions[seen.action_id] = claimed
             return claimed
 
+    def keep_waiting(self, seen: ActionRecord, seconds: float) -> bool:
+        with self._lock:
+            known = self._actions.get(seen.action_id)
+            if known is None or known.status != "waiting" or known.fence != seen.fence:
+                return False
+            until = self._clock() + dt.timedelta(seconds=seconds)
+            self._actions[seen.action_id] = replace(known, expires_at=until)
+            return True
+
     def begin(self, claimed: ActionRecord, seconds: float, holder: str | None = None) -> bool:
         with self._lock:
             known = self._claimed(claimed)

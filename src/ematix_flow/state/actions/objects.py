@@ -132,6 +132,9 @@ class ObjectActionStore(ActionStore):
         now, found = self.now(), sorted(self._open_actions(), key=_time_mark, reverse=True)
         return tuple(record for record in found if record.is_claimable(now))
 
+    def keep_waiting(self, seen: ActionRecord, seconds: float) -> bool:
+        return bool(self._change(seen.action_id, lambda one: one.keep_waiting(seen, seconds)))
+
     def claim(self, seen: ActionRecord, holder: str, seconds: float) -> ActionRecord | None:
         return self._change(seen.action_id, lambda actions: actions.claim(seen, holder, seconds))
 

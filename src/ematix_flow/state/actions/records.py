@@ -45,6 +45,7 @@ class ActionRecord:
     ``subject`` is a pipeline or a stream, for ``restart`` and ``stop`` a run id; if no run of the slot that a
     stop gives up is known, the pipeline. ``fence`` counts the claims, ``deaths`` those whose process had
     begun and stopped its heartbeat. ``outcome`` is a sentence for people.
+    ``expires_at`` is the end of the claim; of an action that waits, what a busy carrier has set.
     """
 
     action_id: str

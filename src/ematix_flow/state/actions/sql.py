@@ -121,6 +121,9 @@ class SqlActionStore(RunLogTableStore, ActionStore):
             now = self._now(connection) if found else None
         return tuple(record for record in found if now is not None and record.is_claimable(now))
 
+    def keep_waiting(self, seen: ActionRecord, seconds: float) -> bool:
+        return self._change(seen, "waiting", seconds, {})
+
     def claim(self, seen: ActionRecord, holder: str, seconds: float) -> ActionRecord | None:
         this = actions.c.action_id == seen.action_id
         with self._transaction() as connection:
@@ -169,12 +172,22 @@ class SqlActionStore(RunLogTableStore, ActionStore):
 
         An expired claim that was not taken over still counts.
         """
+        return self._change(claimed, "claimed", seconds, values, *also)
+
+    def _change(
+        self,
+        seen: ActionRecord,
+        status: ActionStatus,
+        seconds: float | None,
+        values: dict[str, Any],
+        *also: sa.ColumnElement[bool],
+    ) -> bool:
         with self._transaction() as connection:
             until = None if seconds is None else self._now(connection) + dt.timedelta(seconds=seconds)
             change = sa.update(actions).where(
-                actions.c.action_id == claimed.action_id,
-                actions.c.status == "claimed",
-                actions.c.fence == claimed.fence,
+                actions.c.action_id == seen.action_id,
+                actions.c.status == status,
+                actions.c.fence == seen.fence,
                 *also,
             )
             return connection.execute(change.values(expires_at=until, **values)).rowcount == 1
