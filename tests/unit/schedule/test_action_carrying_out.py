@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from ematix_flow.errors import Interrupted, LoadError, RunStopped, UsageError
+from ematix_flow.errors import CannotConnect, Interrupted, LoadError, RunStopped, UsageError
 from ematix_flow.schedule.actions.carrying_out import (
     ActionCarryingOut,
     ActionEnd,
     ActionInterrupted,
+    ends_before_it_begins,
     resolve_action_claim,
 )
 from ematix_flow.state.actions.memory import MemoryActionStore
@@ -138,3 +139,17 @@ def test_only_the_newest_claim_is_resolved() -> None:
     for wrong in ("2:carrier", "1:another", "x", ""):
         with pytest.raises(UsageError, match="no longer claimed"):
             resolve_action_claim(store, claimed.action_id, wrong)
+
+
+@pytest.mark.parametrize("method", ["get", "end"])
+def test_a_store_that_is_away_does_not_hide_why_a_process_could_not_begin(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CannotConnect("the store is away")
+
+    store = MemoryActionStore()
+    claimed = claimed_action(store)
+    monkeypatch.setattr(store, method, refuse)
+    with pytest.raises(RuntimeError, match="it is broken"), ends_before_it_begins(store, claimed):
+        raise RuntimeError("it is broken")

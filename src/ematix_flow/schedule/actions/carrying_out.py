@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ematix_flow import fault_points
@@ -163,9 +163,12 @@ def ends_before_it_begins(actions: ActionStore, claimed: ActionRecord) -> Iterat
         outcome = bounded_text(f"its process could not begin: {error.what}{place}")
         if len(outcome) > _LONGEST_OUTCOME:  # only now: a part of a secret would not be masked
             outcome = f"{outcome[:_LONGEST_OUTCOME]}…"
-        record = actions.get(claimed.action_id)
-        if record.fence == claimed.fence and not record.begun:
-            actions.end(record, "failed", outcome)
+        # The error of a store that is away must not replace this one. The claim expires, and the next process
+        # finds the same error.
+        with suppress(FlowError):
+            record = actions.get(claimed.action_id)
+            if record.fence == claimed.fence and not record.begun:
+                actions.end(record, "failed", outcome)
         raise
 
 
