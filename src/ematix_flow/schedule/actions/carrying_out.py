@@ -163,8 +163,8 @@ def ends_before_it_begins(actions: ActionStore, claimed: ActionRecord) -> Iterat
         outcome = bounded_text(f"its process could not begin: {error.what}{place}")
         if len(outcome) > _LONGEST_OUTCOME:  # only now: a part of a secret would not be masked
             outcome = f"{outcome[:_LONGEST_OUTCOME]}…"
-        # The error of a store that is away must not replace this one. The claim expires, and the next process
-        # finds the same error.
+        # The error of a store that is away must not replace this one. The action is then ended by the carrier
+        # that started the process, or by another once the claim has expired.
         with suppress(FlowError):
             record = actions.get(claimed.action_id)
             if record.fence == claimed.fence and not record.begun:
