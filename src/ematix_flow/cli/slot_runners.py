@@ -52,8 +52,8 @@ def slot_runner(
     """
     from ematix_flow.backends.state_stores.run_logs import open_actions
     from ematix_flow.run.context_setup import run_context
+    from ematix_flow.schedule.actions.died_restarts import finish_died_restarts
     from ematix_flow.schedule.actions.schedule_holds import paused_schedules
-    from ematix_flow.schedule.restarted_slots import finish_died_restarts
     from ematix_flow.schedule.run_due import SlotRunner
     from ematix_flow.schedule.workflows import stored_names
     from ematix_flow.state.process_liveness import new_holder

@@ -15,7 +15,8 @@ from ematix_flow.run.restart import finished_restart, restart_run
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.actions.carrying_out import ActionEnd, ActionInterrupted
 from ematix_flow.schedule.actions.checks import pipelines_to_run
-from ematix_flow.schedule.restarted_slots import describe_finished_restart, end_restarted_slot
+from ematix_flow.schedule.actions.died_restarts import describe_finished_restart
+from ematix_flow.schedule.restarted_slots import end_restarted_slot
 from ematix_flow.state.actions.records import ActionRecord
 from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import SlotStore
