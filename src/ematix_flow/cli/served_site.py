@@ -86,6 +86,7 @@ def open_site(
 
 
 def find_listener(
+    *,
     host: str,
     port: int,
     token: str | None,

@@ -65,7 +65,15 @@ def mcp(
         _serve_stdio(module, run_log, engine, allow_actions)
         return
     binding, tokens = find_listener(
-        host, port, token, token_file, reader_token_file, tls_cert, tls_key, behind_proxy, allow_host
+        host=host,
+        port=port,
+        token=token,
+        token_file=token_file,
+        reader_token_file=reader_token_file,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        behind_proxy=behind_proxy,
+        allow_host=allow_host,
     )
     _serve_http(module, run_log, engine, allow_actions, binding, tokens)
 

@@ -63,7 +63,15 @@ def web(
     if read_only and with_scheduler:
         raise UsageError("--read-only only shows, and --with-scheduler runs: give one of them")
     binding, tokens = find_listener(
-        host, port, token, token_file, reader_token_file, tls_cert, tls_key, behind_proxy, allow_host
+        host=host,
+        port=port,
+        token=token,
+        token_file=token_file,
+        reader_token_file=reader_token_file,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        behind_proxy=behind_proxy,
+        allow_host=allow_host,
     )
     site, carrier = open_site(module, run_log, engine, read_only=read_only, with_scheduler=with_scheduler)
     with (
