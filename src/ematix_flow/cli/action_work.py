@@ -173,11 +173,17 @@ def _claim_or_wait(
 
 
 def write_receipt(
-    receipt: ActionReceipt, output: str, next_step: str | None, summary: str | None = None
+    desk: ActionDesk,
+    receipt: ActionReceipt,
+    output: str,
+    next_step: str | None,
+    summary: str | None = None,
 ) -> None:
     """Show an action that was requested or done at once, and what to run next."""
+    from ematix_flow.schedule.actions.untaken_actions import action_json
+
     if output == "json":
-        write_json({**receipt.action.to_json(), "is_new": receipt.is_new})
+        write_json({**action_json(receipt.action, desk.actions.now()), "is_new": receipt.is_new})
         return
     text = summary or receipt.action.outcome or receipt.action.status
     asked = receipt.action

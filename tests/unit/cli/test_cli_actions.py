@@ -107,6 +107,7 @@ def test_a_run_is_asked_to_stop_unless_it_has_ended_or_its_process_is_gone(flow,
     assert asked.err == "flow runs show live0001  shows when it has\n"
     again = flow("stop", "live0001", "-o", "json").json
     assert (again["status"], again["is_new"], again["requested_by"]) == ("waiting", False, "ada")
+    assert again["why"] is None  # the run obeys it
     assert "run live0001 is asked to stop, as ada did at" in flow("stop", "live0001").out
     gone = flow("stop", "dead")
     assert gone.code == 2

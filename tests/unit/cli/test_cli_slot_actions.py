@@ -264,6 +264,20 @@ def test_a_slot_that_waits_for_its_next_attempt_is_stopped(flow, shop, by_name: 
 
 
 @with_retries
+def test_a_waiting_slot_whose_attempts_did_not_start_is_stopped_by_name(flow, shop) -> None:
+    open_slot("orders")
+    with open_slots(slots_url(None), env=os.environ) as store:
+        claim = store.claim(slot(), "scheduler", 60)
+        assert claim is not None and store.retry_later(claim, 900, "there was no room for it")
+    stopped = flow("stop", "orders")
+    assert (stopped.code, stopped.err) == (0, "flow status orders\n")
+    assert stopped.out == "the slot of 2026-03-29 12:00 UTC is given up: no further attempt starts\n"
+    assert (slot().status, flow("run-due").err) == ("gave_up", "nothing is due\n")
+    (listed,) = flow("actions", "list", "-o", "json").json
+    assert (listed["subject"], listed["run_ids"], listed["status"]) == ("orders", [], "done")
+
+
+@with_retries
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_stop_that_comes_when_the_next_attempt_has_been_claimed_is_obeyed_by_it(
     flow, shop, restarted: bool

@@ -35,4 +35,4 @@ def pause(
     kind, option = ("pause_schedule", " --schedule") if schedule else ("pause", "")
     with action_desk(load_project(module), run_log) as desk:
         receipt = desk.request(kind, name, {"reason": reason})
-    write_receipt(receipt, output, f"flow resume {name}{option}  ends the pause")
+        write_receipt(desk, receipt, output, f"flow resume {name}{option}  ends the pause")

@@ -25,4 +25,4 @@ def resume(
     """Let a paused run or schedule go on."""
     with action_desk(load_project(module), run_log) as desk:
         receipt = desk.request("resume_schedule" if schedule else "resume", name)
-    write_receipt(receipt, output, f"flow status {name}  shows what is due" if schedule else None)
+        write_receipt(desk, receipt, output, f"flow status {name}  shows what is due" if schedule else None)

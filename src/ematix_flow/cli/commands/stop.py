@@ -28,14 +28,18 @@ def stop(
     """
     with action_desk(load_project(module), run_log) as desk:
         receipt = desk.request("stop", subject)
-    short = receipt.action.short_subject
-    if receipt.action.status == "failed":
-        write_receipt(receipt, output, f"flow status {short}  shows its state")
-        raise typer.Exit(1)
-    if receipt.action.status == "done":
-        shows = f"flow runs show {short}  shows the last attempt"
-        write_receipt(receipt, output, shows if receipt.action.run_ids else f"flow status {short}")
-        return
-    write_receipt(
-        receipt, output, f"flow runs show {short}  shows when it has", f"run {short} is asked to stop"
-    )
+        short = receipt.action.short_subject
+        if receipt.action.status == "failed":
+            write_receipt(desk, receipt, output, f"flow status {short}  shows its state")
+            raise typer.Exit(1)
+        if receipt.action.status == "done":
+            shows = f"flow runs show {short}  shows the last attempt"
+            write_receipt(desk, receipt, output, shows if receipt.action.run_ids else f"flow status {short}")
+            return
+        write_receipt(
+            desk,
+            receipt,
+            output,
+            f"flow runs show {short}  shows when it has",
+            f"run {short} is asked to stop",
+        )
