@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.messages.base import MessageTarget, StreamSource
@@ -362,6 +362,10 @@ class LoadResult:
         return sum(each.quarantined for each in self.expectations)
 
 
+STREAM_BATCHES = "stream:"  # begins the key of each batch of a stream
+STREAM_BATCHES_KEPT = dt.timedelta(days=7)  # how long a ledger keeps their entries, if it drops any
+
+
 @dataclass(frozen=True)
 class LedgerEntry:
     """A committed batch. A ledger does not know how many rows were unchanged or outranked."""
@@ -378,6 +382,8 @@ class LedgerEntry:
 
 class BatchTarget(ABC):
     """A system that a pipeline loads into."""
+
+    forgets_batches: ClassVar[bool] = False  # whether `forget_batches` drops anything
 
     def with_files(self, files: FileOptions) -> BatchTarget:
         """The same target, which reads existing files of other programs by these options."""

@@ -15,20 +15,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ematix_flow.backends.base import LedgerEntry
+from ematix_flow.backends.base import STREAM_BATCHES, STREAM_BATCHES_KEPT, LedgerEntry
 from ematix_flow.errors import CannotConnect, EngineError, FlowError
 from ematix_flow.graph.registry import Registry
 from ematix_flow.plan.results import unexpected_error
 from ematix_flow.run.context_setup import refuse_spark
 from ematix_flow.run.pipeline import open_connections
-from ematix_flow.run.recovery import ledger_entry
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 from ematix_flow.spec.streams import StreamTargetSpec
 from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.times import utc_now
 
 ANSWER_SECONDS = 15.0
 MOST_SHOWN, MOST_READ = 100, 1_000  # entries of a run of a stream, which has one for each batch
 _REPLAY = "replay:"
+_COUNTED = ("read", "inserted", "updated", "deleted", "unchanged")
+_OLDER_NOT_READ = "older entries were not read"
+_KEPT = f"it keeps the batches of a stream for {STREAM_BATCHES_KEPT.days} days"
+_LEDGER_CHANGED = "it was emptied or restored, or the connection leads to another place now"
+_NOTHING_YET = "nothing is committed for this run yet"
+_NOTHING = "the ledger has no entry of this run: it committed nothing here"
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def _readers(registry: Registry, record: RunRecord) -> dict[str, Reader]:
         spec = registry.pipelines[name].spec
         declared = {target.label: partial(_read_load, spec, target, record) for target in spec.targets}
     elif name in registry.streams:
-        kind = "stream:" if name == record.pipeline else "dlq:"
+        kind = STREAM_BATCHES if name == record.pipeline else "dlq:"
         targets = registry.streams[name].spec.targets
         declared = {target.label: partial(_read_batches, name, kind, target, record) for target in targets}
     else:
@@ -143,13 +149,32 @@ def _readers(registry: Registry, record: RunRecord) -> dict[str, Reader]:
 
 def _read_load(spec: PipelineSpec, target: TargetSpec, record: RunRecord) -> TargetLedger:
     """The entry of a run of a pipeline, which commits to a target once."""
-    entry = ledger_entry(spec, target, open_connections(refuse_spark), record.run_id, record.batch)
-    if entry is None:
-        return TargetLedger(target.label, note=_no_entry(record))
-    note = None
-    if entry.run_id != record.run_id:
-        note = f"run {entry.run_id[:8]} committed the batch of this run; this run did not load it again"
-    return TargetLedger(target.label, (entry,), note)
+    sink = open_connections(refuse_spark).target(target.connection)
+    own = sink.ledger(spec.name, target.label, run_id=record.run_id, limit=1)
+    if own:
+        return TargetLedger(target.label, (own[0],))
+    read = sink.ledger(spec.name, target.label, limit=MOST_READ) if record.batch is not None else []
+    for entry in read:
+        if entry.batch_key == record.batch:
+            note = f"run {entry.run_id[:8]} committed the batch of this run; this run did not load it again"
+            return TargetLedger(target.label, (entry,), note)
+    if any(_recorded_rows(record, target.label)):
+        note = f"the ledger no longer has the entry of this run, which recorded rows: {_LEDGER_CHANGED}"
+    elif record.status == "running":
+        note = _NOTHING_YET
+    elif len(read) == MOST_READ:
+        note = f"none of the newest {MOST_READ:,} entries is of this run or its batch; {_OLDER_NOT_READ}"
+    else:
+        note = _NOTHING
+    return TargetLedger(target.label, note=note)
+
+
+def _recorded_rows(record: RunRecord, label: str) -> tuple[int | None, ...]:
+    """The counts that the run recorded of this target; none if it recorded only those of several together."""
+    for found in record.metrics.get("targets") or ():
+        if found.get("target") == label:
+            return tuple(found.get(f"rows_{name}") for name in _COUNTED)
+    return tuple(getattr(record.rows, name) for name in _COUNTED) if record.target == label else ()
 
 
 def _read_batches(stream: str, kind: str, target: StreamTargetSpec, record: RunRecord) -> TargetLedger:
@@ -160,7 +185,8 @@ def _read_batches(stream: str, kind: str, target: StreamTargetSpec, record: RunR
     connections = open_connections(refuse_spark)
     if connections.backend(target.connection).message_target() is not None:
         return TargetLedger(target.label, note="a message broker keeps no ledger")
-    read = connections.target(target.connection).ledger(stream, target.label, limit=MOST_READ)
+    sink = connections.target(target.connection)
+    read = sink.ledger(stream, target.label, limit=MOST_READ)
     last = record.finished_at or dt.datetime.max.replace(tzinfo=dt.timezone.utc)
     found = [
         entry
@@ -168,17 +194,34 @@ def _read_batches(stream: str, kind: str, target: StreamTargetSpec, record: RunR
         if entry.run_id == record.run_id
         or (entry.batch_key.startswith(kind) and record.started_at <= entry.committed_at <= last)
     ]
-    note = None
-    if len(read) == MOST_READ and read[-1].committed_at >= record.started_at:
-        note = f"only the newest {MOST_READ:,} entries of the ledger were read: older batches are not shown"
-    elif len(found) > MOST_SHOWN:
-        note = f"the newest {MOST_SHOWN} of {len(found):,} batches"
-    elif not found:
-        note = _no_entry(record)
+    is_cut = len(read) == MOST_READ and read[-1].committed_at >= record.started_at
+    forgets = sink.forgets_batches and kind == STREAM_BATCHES
+    may_be_gone = forgets and record.started_at < utc_now() - STREAM_BATCHES_KEPT
+    note = (
+        _batches_note(len(found), is_cut=is_cut, may_be_gone=may_be_gone)
+        if found
+        else _no_batch_note(record, is_cut=is_cut, may_be_gone=may_be_gone)
+    )
     return TargetLedger(target.label, tuple(found[:MOST_SHOWN]), note)
 
 
-def _no_entry(record: RunRecord) -> str:
-    if record.status == "running":
-        return "nothing is committed for this run yet"
-    return "the ledger has no entry of this run: it committed nothing here"
+def _batches_note(count: int, *, is_cut: bool, may_be_gone: bool) -> str | None:
+    """What about the batches that were found is not plain."""
+    shown = f"the newest {MOST_SHOWN} of {count:,} batches" if count > MOST_SHOWN else None
+    if is_cut:
+        shown = shown or ("1 batch" if count == 1 else f"{count} batches")
+        return f"{shown} among the newest {MOST_READ:,} entries of the ledger; {_OLDER_NOT_READ}"
+    gone = f"older ones may be gone: {_KEPT}" if may_be_gone else None
+    return "; ".join(filter(None, (shown, gone))) or None
+
+
+def _no_batch_note(record: RunRecord, *, is_cut: bool, may_be_gone: bool) -> str:
+    if is_cut:
+        return f"none of the newest {MOST_READ:,} entries is of this run; {_OLDER_NOT_READ}"
+    has_loaded = bool(record.rows.inserted)  # all rows that a stream has written
+    if may_be_gone:
+        gone = "no longer has the entries of this run" if has_loaded else "has no entry of this run"
+        return f"the ledger {gone}: {_KEPT}, and this run began earlier"
+    if has_loaded:
+        return f"the ledger no longer has the entries of this run, which recorded rows: {_LEDGER_CHANGED}"
+    return _NOTHING_YET if record.status == "running" else _NOTHING

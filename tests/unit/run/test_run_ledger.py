@@ -17,16 +17,18 @@ from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.backends.lake.journal import open_journal
 from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.graph.registry import current_registry
+from ematix_flow.run import run_ledger
 from ematix_flow.run.context_setup import refuse_spark
 from ematix_flow.run.quarantine import Quarantine
 from ematix_flow.run.run_ledger import MOST_SHOWN, TargetLedger, read_run_ledger
 from ematix_flow.spec.connections import DeltaLocalConnection, KafkaConnection, PostgresConnection
-from ematix_flow.spec.row_counts import RowCounts
+from ematix_flow.spec.row_counts import UNKNOWN_ROWS, RowCounts
 from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.times import utc_now
 from tests.unit.run.sqlite_file import execute
 
-NOON = dt.datetime(2026, 1, 5, 12, 0, tzinfo=dt.timezone.utc)
+NOON = utc_now().replace(hour=12, minute=0, second=0, microsecond=0) - dt.timedelta(days=1)
 SECRET = "hunter2hunter2"
 
 
@@ -112,7 +114,7 @@ def test_each_target_has_the_entry_of_the_run_with_its_rows_and_its_range(databa
 def test_a_run_that_committed_nothing_has_no_entry_and_a_note(database: Path) -> None:
     load = declare(Target(connection="shop", table=People))
     load.sync()
-    failed = replace(newest(), run_id="0" * 32, batch="run:nothing", status="failed")
+    failed = never_loaded(newest())
     (found,) = read(failed)
     assert (
         found.entries == () and found.note == "the ledger has no entry of this run: it committed nothing here"
@@ -129,6 +131,57 @@ def test_a_batch_that_another_run_had_committed_is_shown_with_that_run(database:
     assert (
         found.note
         == f"run {record.run_id[:8]} committed the batch of this run; this run did not load it again"
+    )
+
+
+def never_loaded(record: RunRecord, **fields: Any) -> RunRecord:
+    """The same run, as if it had failed before it committed."""
+    values = {"run_id": "0" * 32, "batch": "run:nothing", "status": "failed", "rows": UNKNOWN_ROWS}
+    return replace(record, **{**values, "metrics": {}, **fields})
+
+
+def test_a_run_that_recorded_rows_is_not_said_to_have_committed_nothing(database: Path) -> None:
+    declare(Target(connection="shop", table=People)).sync()
+    record = newest()
+    execute(database, f"DELETE FROM {ledger_table(database)}")
+    lost = (
+        "the ledger no longer has the entry of this run, which recorded rows: it was emptied or restored, or "
+        "the connection leads to another place now"
+    )
+    assert [each.note for each in read(record)] == [lost]
+    older = replace(record, metrics={})  # of a version that recorded only the rows of the whole run
+    assert [each.note for each in read(older)] == [lost]
+
+
+def test_of_several_targets_the_one_without_rows_committed_nothing(database: Path) -> None:
+    declare(Target(connection="shop", table=People), Target(connection="shop", table=Others)).sync()
+    record = newest()
+    execute(database, f"DELETE FROM {ledger_table(database)}")
+    record.metrics["targets"][1] |= {"status": "failed", "rows_read": 0, "rows_inserted": 0}
+    lost, failed = read(record)
+    assert (lost.note or "").startswith("the ledger no longer has the entry of this run")
+    assert failed.note == "the ledger has no entry of this run: it committed nothing here"
+
+
+def test_a_batch_of_another_run_is_found_behind_many_later_entries(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(Target(connection="shop", table=People)).sync()
+    record = newest()
+    label, later = "shop:main.people", utc_now() + dt.timedelta(minutes=1)
+    rows = [
+        f"('people', '{label}', 'run:{n}', '{n}', NULL, NULL, 1, 1, 0, 0, '{later:%Y-%m-%d %H:%M:%S.%f}')"
+        for n in range(150)
+    ]
+    execute(database, f"INSERT INTO {ledger_table(database)} VALUES {', '.join(rows)}")
+    retry = never_loaded(record, batch=record.batch)
+    (found,) = read(retry)
+    assert [each.run_id for each in found.entries] == [record.run_id]
+    monkeypatch.setattr(run_ledger, "MOST_READ", 140)
+    (unread,) = read(retry)
+    assert unread.entries == ()
+    assert unread.note == (
+        "none of the newest 140 entries is of this run or its batch; older entries were not read"
     )
 
 
@@ -248,21 +301,74 @@ def test_a_run_of_a_stream_has_the_batches_that_committed_during_it(database: Pa
     assert keys(pipeline="replay:clicks") == ["dlq:r:0"]
 
 
-def test_of_a_run_with_many_batches_the_newest_are_shown(database: Path) -> None:
-    declare(Target(connection="shop", table=People)).sync()
-    follow(target=People, target_connection="shop")
+def add_batches(database: Path, numbers: range, started_at: dt.datetime = NOON) -> None:
+    """A ledger with a batch of ``clicks`` for each number, so many seconds after the start."""
     rows = [
         f"('clicks', 'shop:main.people', 'stream:q:{n}', '{n}', NULL, NULL, 1, 1, 0, 0, "
-        f"'{(NOON + dt.timedelta(seconds=n)):%Y-%m-%d %H:%M:%S.%f}')"
-        for n in range(1_200)
+        f"'{(started_at + dt.timedelta(seconds=n)):%Y-%m-%d %H:%M:%S.%f}')"
+        for n in numbers
     ]
-    execute(database, f"INSERT INTO {ledger_table(database)} VALUES {', '.join(rows[:150])}")
-    (found,) = read(record_of("clicks", "shop:main.people"))
+    execute(database, f"INSERT INTO {ledger_table(database)} VALUES {', '.join(rows)}")
+
+
+@pytest.fixture
+def clicks(database: Path) -> Path:
+    """The database, with a ledger and a stream into it."""
+    declare(Target(connection="shop", table=People)).sync()
+    follow(target=People, target_connection="shop")
+    return database
+
+
+def test_of_a_run_with_many_batches_the_newest_are_shown(clicks: Path) -> None:
+    record = record_of("clicks", "shop:main.people")
+    add_batches(clicks, range(150))
+    (found,) = read(record)
     assert (len(found.entries), found.entries[0].batch_key) == (MOST_SHOWN, "stream:q:149")
     assert found.note == "the newest 100 of 150 batches"
-    execute(database, f"INSERT INTO {ledger_table(database)} VALUES {', '.join(rows[150:])}")
-    (found,) = read(record_of("clicks", "shop:main.people"))
-    assert found.note == "only the newest 1,000 entries of the ledger were read: older batches are not shown"
+    add_batches(clicks, range(150, 1_200))
+    (found,) = read(record)
+    assert len(found.entries) == MOST_SHOWN
+    assert found.note == (
+        "the newest 100 of 1,000 batches among the newest 1,000 entries of the ledger; "
+        "older entries were not read"
+    )
+    (found,) = read(replace(record, finished_at=NOON + dt.timedelta(seconds=201)))
+    assert len(found.entries) == 2
+    assert found.note == (
+        "2 batches among the newest 1,000 entries of the ledger; older entries were not read"
+    )
+    (found,) = read(replace(record, finished_at=NOON + dt.timedelta(seconds=100)))
+    assert (found.entries, found.note) == (
+        (),
+        "none of the newest 1,000 entries is of this run; older entries were not read",
+    )
+
+
+def test_an_older_run_of_a_stream_is_not_said_to_have_committed_nothing(clicks: Path) -> None:
+    """A ledger keeps the batches of a stream for seven days, and the run log its runs for longer."""
+    days = [utc_now() - dt.timedelta(days=back) for back in range(10)]
+    loaded = replace(UNKNOWN_ROWS, read=900, inserted=900)
+
+    def note(**fields: Any) -> str | None:
+        return read(record_of("clicks", "shop:main.people", **fields))[0].note
+
+    old = {"started_at": days[9], "finished_at": days[8]}
+    kept = "it keeps the batches of a stream for 7 days"
+    assert note(**old, rows=loaded) == (
+        f"the ledger no longer has the entries of this run: {kept}, and this run began earlier"
+    )
+    assert note(**old) == f"the ledger has no entry of this run: {kept}, and this run began earlier"
+    new = {"started_at": days[2], "finished_at": days[1]}
+    assert note(**new) == "the ledger has no entry of this run: it committed nothing here"
+    assert note(**new, rows=replace(UNKNOWN_ROWS, read=9, inserted=0)) == note(**new)
+    assert note(**new, rows=loaded) == (
+        "the ledger no longer has the entries of this run, which recorded rows: it was emptied or restored, "
+        "or the connection leads to another place now"
+    )
+    running = {"status": "running", "finished_at": None}
+    assert note(started_at=days[1], **running) == "nothing is committed for this run yet"
+    add_batches(clicks, range(3), days[6])
+    assert note(started_at=days[9], **running) == f"older ones may be gone: {kept}"
 
 
 def ledger_table(database: Path) -> str:

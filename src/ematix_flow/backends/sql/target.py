@@ -12,6 +12,7 @@ from typing import Any
 
 from ematix_flow import fault_points
 from ematix_flow.backends.base import (
+    STREAM_BATCHES,
     LedgerEntry,
     LiveTable,
     Load,
@@ -46,6 +47,8 @@ from ematix_flow.strategies.matching import Matching
 
 class RelationalTarget(SqlDatabase, GatedTarget):
     """A SQL database as a target."""
+
+    forgets_batches = True
 
     # -------------------------------------------------------------- tables
 
@@ -90,7 +93,12 @@ class RelationalTarget(SqlDatabase, GatedTarget):
 
     def forget_batches(self, pipeline: str, target: str, before: dt.datetime) -> None:
         old = self.bind(before, TIMESTAMP)
-        params = {"pipeline": pipeline, "target": target, "committed_at": old, "batches": "stream:%"}
+        params = {
+            "pipeline": pipeline,
+            "target": target,
+            "committed_at": old,
+            "batches": f"{STREAM_BATCHES}%",
+        }
         with self.session() as session, transaction(session):
             session.execute(delete_old_batches_sql(self.dialect, LEDGER), params)
 

@@ -6,7 +6,6 @@ it already committed by its key, and changes nothing.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow import errors, fault_points
 from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import (
+    STREAM_BATCHES_KEPT,
     BatchTarget,
     Load,
     LoadResult,
@@ -47,6 +47,7 @@ from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.file_locks import hold_file_lock
 from ematix_flow.state.state_root import state_root
+from ematix_flow.state.times import utc_now
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +58,6 @@ _log = logging.getLogger(__name__)
 _SENDER_SECONDS = 3_600.0  # brokers close idle connections
 _TIDY_AFTER = 1_000  # batches between two clean-ups of the ledger
 NO_MESSAGES: Mapping[str, str] = {}
-_LEDGER_AGE = dt.timedelta(days=7)  # how long a ledger keeps the batches of a stream
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class TableSink(StreamSink):
             target=self.label,
             plan=self._load_plan,
             run_id=batch.run_id,
-            loaded_at=dt.datetime.now(dt.timezone.utc),
+            loaded_at=utc_now(),
             batch_key=batch.key,
             positions=(batch.started_at, batch.position) if batch.position is not None else None,
         )
@@ -241,7 +241,7 @@ class TableSink(StreamSink):
     def _trim_ledger(self, pipeline: str) -> None:
         """Delete old ledger entries. The newest stay, because they hold the stream's position."""
         try:
-            self.target.forget_batches(pipeline, self.label, dt.datetime.now(dt.timezone.utc) - _LEDGER_AGE)
+            self.target.forget_batches(pipeline, self.label, utc_now() - STREAM_BATCHES_KEPT)
         except errors.FlowError as error:  # the batch itself is committed
             _log.warning("old entries of the ledger of %s stay: %s", self.label, error.what)
 
