@@ -34,8 +34,9 @@ class ToolsApp:
             lifespan=self._lifespan,
         )
 
-    def end_streams(self) -> None:
-        """Every answer is one document: nothing stays open."""
+    def prepare_stop(self) -> None:
+        """End the processes that answers wait for. Every answer is one document: no stream stays open."""
+        self._site.commands.close()
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -43,7 +44,7 @@ class ToolsApp:
             async with self._manager.run():
                 yield
         finally:
-            self._site.stores.close()
+            self._site.close()
 
 
 def _refuse_body(request: Request, error: Exception) -> Response:

@@ -52,7 +52,7 @@ def serve_stdio(assistant: AssistantServer, wire: Wire) -> None:
     try:
         asyncio.run(_serve(assistant, wire))
     finally:
-        assistant.site.stores.close()
+        assistant.site.close()
 
 
 async def _serve(assistant: AssistantServer, wire: Wire) -> None:

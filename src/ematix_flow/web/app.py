@@ -204,9 +204,10 @@ class WebApp:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(reader.stream(), media_type="text/event-stream", headers=headers)
 
-    def end_streams(self) -> None:
-        """End every reader of events: the server stops."""
+    def prepare_stop(self) -> None:
+        """End every reader of events, and the processes that requests wait for: the server stops."""
         self.hub.close()
+        self.site.commands.close()
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -221,7 +222,7 @@ class WebApp:
                 await polling
             for threads in (self._threads, self._slow_threads, self._poll_thread):
                 threads.shutdown()
-            self.site.stores.close()
+            self.site.close()
 
     def publish(self, changes: list[Change]) -> None:
         """Tell every reader of these changes; may be called from any thread."""

@@ -15,7 +15,7 @@ from ematix_flow.graph.trigger_text import pipeline_trigger_text
 from ematix_flow.schedule.status import workflow_statuses
 from ematix_flow.spec.pipelines import connection_label
 from ematix_flow.web.answers import Answer, not_found
-from ematix_flow.web.command_process import run_command
+from ematix_flow.web.command_process import CommandProcesses
 from ematix_flow.web.endpoints import Call
 from ematix_flow.web.overview import PipelineView
 from ematix_flow.web.site import Site
@@ -77,27 +77,24 @@ class PlanCache:
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
 
-    def plan(self, name: str) -> Any:
+    def plan(self, name: str, commands: CommandProcesses) -> Any:
         """Return the JSON of the plan. Several who ask at once wait for one process."""
         with self._locks.setdefault(name, threading.Lock()):
             known = self._made.get(name)
             if known is not None and time.monotonic() - known[0] < self.seconds:
                 return known[1]
             with self._places:
-                found = self._run(name)
+                command = ["plan", "--module", self.module, "--output", "json", "--", name]
+                found = commands.run(command, f"flow plan {name}", self.longest)[0]
             self._made[name] = time.monotonic(), found
             return found
-
-    def _run(self, name: str) -> Any:
-        command = ["plan", "--module", self.module, "--output", "json", "--", name]
-        return run_command(command, f"flow plan {name}", self.longest)[0]
 
 
 def show_plan(plans: PlanCache) -> Any:
     def show(site: Site, call: Call) -> Any:
         name = call.required("name")
         require_pipeline(site, name)
-        return plans.plan(name)
+        return plans.plan(name, site.commands)
 
     return show
 

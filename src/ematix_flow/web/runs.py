@@ -12,7 +12,6 @@ from ematix_flow.state.runlog.history import RunCursor, RunFilter
 from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.runlog.shown_runs import run_lines_json, run_log_lines
 from ematix_flow.web.answers import not_found
-from ematix_flow.web.command_process import run_command
 from ematix_flow.web.endpoints import Call
 from ematix_flow.web.possible_actions import possible_actions
 from ematix_flow.web.run_values import full_run_json, run_json
@@ -97,7 +96,7 @@ def show_ledger(site: Site, call: Call) -> dict[str, Any]:
     record = require_run(site, call.required("id"))
     command = ["runs", "show", "--ledger", "--module", site.module, "--output", "json", "--", record.run_id]
     shown = f"flow runs show {record.run_id[:8]} --ledger"
-    found = run_command(command, shown, _LEDGER_SECONDS, {URL_VARIABLE: site.stores.url})
+    found = site.commands.run(command, shown, _LEDGER_SECONDS, {URL_VARIABLE: site.stores.url})
     return {"run_id": record.run_id, "targets": found["ledger"]}
 
 

@@ -104,12 +104,12 @@ class Binding:
 
 
 class Application(Protocol):
-    """What a server serves, and how its open streams end when the server stops."""
+    """What a server serves, and how requests that would wait end when the server stops."""
 
     @property
     def asgi(self) -> App: ...
 
-    def end_streams(self) -> None: ...
+    def prepare_stop(self) -> None: ...
 
 
 class HttpServer:
@@ -220,7 +220,7 @@ class _StoppableServer(uvicorn.Server):
         if self._is_started is not None:
             self._is_started.set()
         if self._stop.is_set():
-            self._app.end_streams()  # else the shutdown would wait for them
+            self._app.prepare_stop()  # else the shutdown would wait for them
             return True
         return await super().on_tick(counter)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ematix_flow.backends.state_stores.dead_letters import open_declared_dead_letters
 from ematix_flow.graph.registry import Registry
 from ematix_flow.state.dead_letters.base import DeadLetterStore
+from ematix_flow.web.command_process import CommandProcesses
 from ematix_flow.web.declaring_files import DeclaringFiles
 from ematix_flow.web.overview import Overview
 from ematix_flow.web.store_access import StoreAccess
@@ -29,10 +30,16 @@ class Site:
     read_only: bool = False
     with_scheduler: bool = False
     wake_carrier: Callable[[], None] = lambda: None  # after a request: something waits
+    commands: CommandProcesses = field(default_factory=CommandProcesses)
     files: DeclaringFiles = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", DeclaringFiles(self.registry))
+
+    def close(self) -> None:
+        """End the processes that answer requests, and close the stores."""
+        self.commands.close()
+        self.stores.close()
 
     @contextmanager
     def dead_letters(self, stream: str | None = None) -> Iterator[list[DeadLetterStore]]:

@@ -153,13 +153,13 @@ def test_the_process_that_reads_a_ledger_is_given_no_secret_as_an_argument(
 ) -> None:
     """The URL of a run log may have a password, and other people see the arguments of a process."""
     seen: list[list[str]] = []
-    run = subprocess.run
+    start = subprocess.Popen
 
     def noted(command: list[str], **options: object) -> object:
         seen.append(command)
-        return run(command, **options)  # type: ignore[call-overload]
+        return start(command, **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(command_process.subprocess, "run", noted)
+    monkeypatch.setattr(command_process.subprocess, "Popen", noted)
     assert ledger(loaded, loaded.runs["loaded"].run_id).status == 200
     assert [each for each in seen[0] if loaded.site.stores.url in each] == []
 
