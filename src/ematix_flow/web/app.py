@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -20,7 +20,7 @@ from ematix_flow.graph.registry import use_registry
 from ematix_flow.web.access import Access
 from ematix_flow.web.answers import JSON, Answer, Refused, error_bytes, json_bytes, status_of
 from ematix_flow.web.changes import Change, ChangePoller, store_change
-from ematix_flow.web.endpoints import Call, Endpoint, Handler, Viewer
+from ematix_flow.web.endpoints import Call, Endpoint, Handler, ReadSubject, Viewer
 from ematix_flow.web.events import EventHub, TooManyReaders
 from ematix_flow.web.guard import BASE, BodyTooLarge, NotAllowed, is_from_another_site
 from ematix_flow.web.handler_threads import HandlerThreads
@@ -32,11 +32,12 @@ from ematix_flow.web.static_files import StaticFiles
 from ematix_flow.web.store_access import StoreAway
 
 THREADS, _MOST_WAITING = 8, 200
-SLOW_THREADS, MOST_SLOW_WAITING = 2, 8  # plans and checks of connections: each may take minutes
+SLOW_THREADS, MOST_SLOW_WAITING = 2, 8  # plans, ledgers and checks of connections: each may take minutes
 POLL_SECONDS, OBJECT_POLL_SECONDS = 1.0, 5.0
 _IDLE_SECONDS = 60.0  # without a reader or a request, nothing is polled
 _log = logging.getLogger(__name__)
 Respond = Callable[[Request], Awaitable[Response]]
+T = TypeVar("T")
 
 
 class WebApp:
@@ -48,9 +49,10 @@ class WebApp:
         self._static = static or StaticFiles()
         self._threads = HandlerThreads("ematix-flow-web", THREADS, _MOST_WAITING, "the store")
         self._slow_threads = HandlerThreads(
-            "ematix-flow-slow", SLOW_THREADS, MOST_SLOW_WAITING, "a plan or a check of a connection"
+            "ematix-flow-slow", SLOW_THREADS, MOST_SLOW_WAITING, "a plan, a ledger or a check of a connection"
         )
         self._poll_thread = HandlerThreads("ematix-flow-poll", 1, 1, "the poll of the store")
+        self._shared: dict[tuple[str, str], asyncio.Future[Answer]] = {}  # by endpoint and subject
         self._last_asked = 0.0
         self._is_away = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,9 +94,9 @@ class WebApp:
                 answer = (
                     _to_answer(handler(self.site, call))
                     if endpoint.is_direct
-                    else await self._in_thread(
-                        self._slow_threads if endpoint.is_slow else self._threads, handler, call
-                    )
+                    else await self._shared_answer(endpoint, endpoint.subject, handler, call)
+                    if endpoint.subject is not None
+                    else await self._answer(endpoint, handler, call)
                 )
             except Refused as refused:
                 return self._failed(refused.error, refused.status)
@@ -112,15 +114,30 @@ class WebApp:
 
         return respond
 
-    async def _in_thread(self, threads: HandlerThreads, handler: Handler, call: Call) -> Answer:
-        """Run the handler in one of few threads: a slow store delays requests, and no more."""
+    async def _answer(self, endpoint: Endpoint, handler: Handler, call: Call) -> Answer:
+        threads = self._slow_threads if endpoint.is_slow else self._threads
+        return await self._in_thread(threads, lambda site, call: _to_answer(handler(site, call)), call)
+
+    async def _shared_answer(
+        self, endpoint: Endpoint, subject: ReadSubject, handler: Handler, call: Call
+    ) -> Answer:
+        """The answer that another request for the same subject waits for already, or else a new one."""
+        key = endpoint.path, await self._in_thread(self._threads, subject, call)
+        answer = self._shared.get(key)
+        if answer is None:
+            answer = self._shared[key] = asyncio.ensure_future(self._answer(endpoint, handler, call))
+            answer.add_done_callback(lambda _: self._shared.pop(key))
+        return await asyncio.shield(answer)  # who waits may leave; the others get it
+
+    async def _in_thread(self, threads: HandlerThreads, work: Callable[[Site, Call], T], call: Call) -> T:
+        """Work in one of few threads: a slow store delays requests, and no more."""
         self._last_asked = asyncio.get_running_loop().time()
 
-        def work() -> Answer:
+        def with_registry() -> T:
             with use_registry(self.site.registry):  # connections are found by it
-                return _to_answer(handler(self.site, call))
+                return work(self.site, call)
 
-        return await threads.run(work)
+        return await threads.run(with_registry)
 
     def _failed(self, error: FlowError, status: int) -> Response:
         if isinstance(error, StoreAway):

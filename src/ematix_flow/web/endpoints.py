@@ -120,6 +120,7 @@ LIMIT = Parameter("limit", "At most so many items.", "number", lowest=1, default
 AFTER = Parameter("after", "The value of next of the page before.")
 
 Handler = Callable[[Site, Call], Any]
+ReadSubject = Callable[[Site, Call], str]
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Endpoint:
     refusals: tuple[int, ...] = ()
     is_direct: bool = False  # called without a thread: it neither blocks nor computes
     is_slow: bool = False  # it waits for other systems than the store: few run at a time
+    subject: ReadSubject | None = None  # requests for the same one at a time share one answer
     answers: tuple[int, ...] = (200,)
     media_type: str = "application/json"
 

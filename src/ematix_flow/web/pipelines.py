@@ -90,6 +90,11 @@ class PlanCache:
             return found
 
 
+def planned_pipeline(site: Site, call: Call) -> str:
+    """The name of the pipeline whose plan is asked for."""
+    return str(require_pipeline(site, call.required("name")).name)
+
+
 def show_plan(plans: PlanCache) -> Any:
     def show(site: Site, call: Call) -> Any:
         name = call.required("name")

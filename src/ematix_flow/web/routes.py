@@ -54,6 +54,7 @@ def endpoints(module: str) -> tuple[Endpoint, ...]:
             (_NAME,),
             refusals=(404, 503),
             is_slow=True,
+            subject=pipelines.planned_pipeline,
         ),
         Endpoint(
             "GET",
@@ -108,6 +109,7 @@ def endpoints(module: str) -> tuple[Endpoint, ...]:
             (_ID,),
             refusals=(404, 503),
             is_slow=True,
+            subject=runs.ledger_run,
         ),
         Endpoint(
             "GET",

@@ -91,6 +91,11 @@ def show_around(site: Site, call: Call) -> dict[str, Any]:
     }
 
 
+def ledger_run(site: Site, call: Call) -> str:
+    """The id of the run whose ledger is asked for."""
+    return require_run(site, call.required("id")).run_id
+
+
 def show_ledger(site: Site, call: Call) -> dict[str, Any]:
     """What `flow runs show --ledger` reads, in its process: a target may be slow, or not answer at all."""
     record = require_run(site, call.required("id"))

@@ -1,4 +1,4 @@
-"""The processes of `flow` that answer requests for plans and ledgers end with the server."""
+"""The processes of `flow` that answer requests for plans and ledgers: shared, and ended with the server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.state.file_locks import process_is_alive
+from ematix_flow.web import runs
 from ematix_flow.web.answers import Refused
 from ematix_flow.web.command_process import CommandProcesses
+from ematix_flow.web.endpoints import Call
+from ematix_flow.web.site import Site
 from tests.unit.web.conftest import READER, Reply, Serve, Served
 from tests.waiting import wait_until
 
@@ -56,6 +59,42 @@ def asking(served: Served, *paths: str) -> Iterator[list[Reply]]:
     finally:
         for reader in readers:
             reader.join()
+
+
+def test_requests_for_the_same_ledger_share_one_process(
+    serve: Serve, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They also leave a thread for others, although there are only two."""
+    found: list[str] = []
+    ledger_run = runs.ledger_run
+
+    def noted(site: Site, call: Call) -> str:
+        found.append(ledger_run(site, call))
+        return found[-1]
+
+    monkeypatch.setattr(runs, "ledger_run", noted)
+    served = serve()
+    run = served.add_run("gone")
+    gate.touch()
+    with asking(served, *(f"/runs/{run.run_id[:length]}/ledger" for length in (32, 32, 12, 8))) as replies:
+        wait_until(lambda: len(found) == 4)
+        assert served.send("POST", "/api/v1/connections/shop/check").status == 200
+        wait_until(lambda: started(gate))
+        gate.unlink()
+    assert found == [run.run_id] * 4
+    assert [reply.status for reply in replies] == [200] * 4
+    assert len({reply.body for reply in replies}) == 1
+    assert len(started(gate)) == 1
+
+
+def test_a_ledger_is_read_again_for_a_later_request(serve: Serve, gate: Path) -> None:
+    served = serve()
+    run = served.add_run("gone")
+    for count in (1, 2):
+        gate.touch()
+        with asking(served, f"/runs/{run.run_id}/ledger"):
+            wait_until(lambda count=count: len(started(gate)) == count)
+            gate.unlink()
 
 
 def test_a_server_that_stops_ends_what_answers_a_request(serve: Serve, gate: Path) -> None:

@@ -321,10 +321,10 @@ def test_a_plan_is_made_by_the_command_in_another_process(served: Served) -> Non
     assert "127.0.0.1" in reply.json["error"]["what"] and b"hunter2" not in reply.body
 
 
-def test_readers_who_ask_for_plans_stop_nobody_else(
+def test_readers_who_ask_for_plans_and_ledgers_stop_nobody_else(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plans that never end take the threads for plans, and their queue is bounded."""
+    """Plans and ledgers that never end take the slow threads, and their queue is bounded."""
     monkeypatch.setattr(app, "MOST_SLOW_WAITING", 1)
     served = serve()
     (tmp_path / "gate").touch()
@@ -333,18 +333,22 @@ def test_readers_who_ask_for_plans_stop_nobody_else(
     module.write_text(waiting + module.read_text(encoding="utf-8"), encoding="utf-8")
     statuses: list[int] = []
 
-    def ask(name: str) -> None:
-        statuses.append(served.get(f"/pipelines/{name}/plan", timeout=300).status)
+    def ask(path: str) -> None:
+        statuses.append(served.get(path, timeout=300).status)
 
     places = app.SLOW_THREADS + app.MOST_SLOW_WAITING
-    readers = [threading.Thread(target=ask, args=(("totals", "orders")[n % 2],)) for n in range(places + 1)]
+    paths = [f"/runs/{served.add_run('orders').run_id}/ledger" for _ in range(places)]
+    readers = [threading.Thread(target=ask, args=(path,)) for path in (*paths, "/pipelines/totals/plan")]
     try:
         for reader in readers:
             reader.start()
         wait_until(lambda: statuses == [503])  # the one that finds no place
         assert sum(reader.is_alive() for reader in readers) == places
         refused = served.send("POST", "/api/v1/connections/shop/check")
-        assert refused.status == 503 and "too many requests wait" in refused.json["error"]["what"]
+        assert refused.status == 503
+        assert refused.json["error"]["what"] == (
+            "too many requests wait for a plan, a ledger or a check of a connection"
+        )
         assert served.get("/pipelines").status == served.get("/runs").status == 200
         run = served.add_run("totals")
         wait_until(lambda: run.run_id.encode() in served.get("/pipelines/totals").body)
