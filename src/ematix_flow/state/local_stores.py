@@ -102,14 +102,13 @@ def open_samples_file(location: RunLogLocation, *, read_only: bool = False) -> S
 def _file_engine(path: Path, read_only: bool) -> sa.Engine:
     """Return an engine for the file, which it makes if it is missing, but never a second time."""
     private_directory(path.parent)
-    engine = sqlite_reader_engine(path) if read_only else sqlite_engine(path)
-    pinned = PinnedFile(path)
 
-    def check(*_: object) -> None:
+    def check() -> None:
         if not pinned.is_in_place():
             raise run_log_vanished(path)
 
-    sa.event.listen(engine, "do_connect", check)
+    engine = sqlite_reader_engine(path, check) if read_only else sqlite_engine(path, check)
+    pinned = PinnedFile(path)  # now that the file is there
     return engine
 
 

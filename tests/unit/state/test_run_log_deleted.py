@@ -22,6 +22,7 @@ from ematix_flow.state.local_stores import (
 from ematix_flow.state.pinned_files import PinnedFile
 from ematix_flow.state.runlog.base import run_log_location
 from ematix_flow.state.slots.base import Slot
+from ematix_flow.state.sql import sqlite
 from ematix_flow.state.times import utc_now
 
 
@@ -85,6 +86,25 @@ def test_a_run_log_that_is_put_back_is_used_again(path: Path) -> None:
     aside.rename(path)
     for ask in asked:
         ask()
+
+
+def test_a_replaced_run_log_is_an_error_also_for_who_may_only_read_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also root reads it like a user who may not write the file."""
+    location = run_log_location(str(path), {})
+    questions(path)[0]()
+    monkeypatch.setattr(sqlite.os, "access", lambda *_: False)
+    log = open_local_run_log(str(path), env={}, reading=True, read_only=True)
+    slots, actions = open_slots_file(location, read_only=True), open_actions_file(location, read_only=True)
+    asked = [log.list, slots.unfinished, actions.list]
+    for ask in asked:
+        assert not ask()
+    path.rename(path.with_name("aside.db"))
+    questions(path)[0]()  # another process makes a new one
+    for ask in asked:
+        with pytest.raises(CannotConnect, match="was deleted or replaced while this process used it"):
+            ask()
 
 
 def test_a_pinned_file_is_let_go_with_its_pin(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import sqlalchemy as sa
 from ematix_flow.state.private_files import make_private_database
 
 BUSY_SECONDS = 15.0
+Check = Callable[[], None]
 
 
-def sqlite_engine(path: Path) -> sa.Engine:
-    """Return an engine for the file.
+def sqlite_engine(path: Path, check: Check | None = None) -> sa.Engine:
+    """Return an engine for the file. ``check`` is called before each connection, and may raise.
 
     The option ``writes`` makes a transaction take the write lock at once.
     """
@@ -31,19 +33,23 @@ def sqlite_engine(path: Path) -> sa.Engine:
     sa.event.listen(engine, "connect", disable_driver_transactions)
     sa.event.listen(engine, "connect", _use_write_ahead_log)
     sa.event.listen(engine, "begin", begin_transaction)
+    if check is not None:
+        sa.event.listen(engine, "do_connect", lambda *_: check())
     return engine
 
 
-def sqlite_reader_engine(path: Path) -> sa.Engine:
+def sqlite_reader_engine(path: Path, check: Check | None = None) -> sa.Engine:
     """Return an engine that only reads an existing file, for users who may not write it or its folder.
 
     Without a write-ahead log next to it, the file is complete and SQLite needs no side files to read it.
     """
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        return sqlite_engine(path)
+        return sqlite_engine(path, check)
     log = path.with_name(path.name + "-wal")
 
     def connect() -> sqlite3.Connection:
+        if check is not None:  # an engine with a creator has no event before it
+            check()
         options = "mode=ro" if log.exists() else "mode=ro&immutable=1"
         uri = f"{path.absolute().as_uri()}?{options}"
         return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
