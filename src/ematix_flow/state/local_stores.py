@@ -109,6 +109,7 @@ def _file_engine(path: Path, read_only: bool) -> sa.Engine:
 
     engine = sqlite_reader_engine(path, check) if read_only else sqlite_engine(path, check)
     pinned = PinnedFile(path)  # now that the file is there
+    sa.event.listen(engine, "engine_disposed", lambda _: pinned.close())  # by the end of its store
     return engine
 
 

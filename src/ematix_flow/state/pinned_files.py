@@ -12,15 +12,23 @@ from pathlib import Path
 
 
 class PinnedFile:
-    """The file that is at this path now. If there is none, any later one is right."""
+    """The file that is at this path now, held until `close`. If there is none, any later one is right."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         # held without opening it, so that no new file gets its number, and no lock is released by its end
-        self._descriptor = _hold(path)
+        descriptor = _hold(path)
         self._identity = _identity(path)
-        if self._descriptor is not None:
-            weakref.finalize(self, os.close, self._descriptor)
+        self._end: weakref.finalize[..., PinnedFile] | None = None
+        if descriptor is not None:
+            self._end = weakref.finalize(self, os.close, descriptor)
+            # a forked process may have closed it, and opened another file with its number
+            self._end.atexit = False
+
+    def close(self) -> None:
+        """Let the file go. The disk may then give its number to a new file, which counts as the same one."""
+        if self._end is not None:
+            self._end()
 
     def is_in_place(self) -> bool:
         """Whether the same file is still at the path."""

@@ -107,13 +107,65 @@ def test_a_replaced_run_log_is_an_error_also_for_who_may_only_read_it(
             ask()
 
 
+DESCRIPTORS = Path("/proc/self/fd")
+needs_descriptors = pytest.mark.skipif(
+    not DESCRIPTORS.exists(), reason="only a system with /proc lists the open files of a process"
+)
+
+
+@needs_descriptors
 def test_a_pinned_file_is_let_go_with_its_pin(path: Path) -> None:
     path.touch()
-    held = len(os.listdir("/proc/self/fd"))
+    held = len(os.listdir(DESCRIPTORS))
     pins = [PinnedFile(path) for _ in range(10)]
     assert all(pin.is_in_place() for pin in pins)
+    pins[0].close()
+    pins[0].close()
+    assert len(os.listdir(DESCRIPTORS)) == held + 9
     del pins
-    assert len(os.listdir("/proc/self/fd")) == held
+    assert len(os.listdir(DESCRIPTORS)) == held
+
+
+@needs_descriptors
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_closed_store_holds_no_file(path: Path, read_only: bool) -> None:
+    location = run_log_location(str(path), {})
+    open_local_run_log(str(path), env={}, reading=True).close()
+    held = len(os.listdir(DESCRIPTORS))
+    stores = [
+        open_local_run_log(str(path), env={}, reading=True, read_only=read_only),
+        open_slots_file(location, read_only=read_only),
+        open_actions_file(location, read_only=read_only),
+        open_samples_file(location, read_only=read_only),
+    ]
+    assert len(os.listdir(DESCRIPTORS)) == held + len(stores)
+    for store in stores:
+        store.close()
+    assert len(os.listdir(DESCRIPTORS)) == held
+
+
+REUSE = """
+import atexit, os, sys
+from pathlib import Path
+
+opened = []
+atexit.register(lambda: [os.fstat(number) for number in opened])  # at exit it runs after later ones
+
+from ematix_flow.state.pinned_files import PinnedFile
+
+pins = [PinnedFile(Path(sys.argv[1])) for _ in range(10)]
+os.closerange(3, 100)
+opened += [os.open(sys.argv[1], os.O_RDONLY) for _ in range(97)]
+"""
+
+
+def test_a_process_that_closed_a_pin_by_its_number_loses_no_other_file(path: Path) -> None:
+    """As a daemon does after a fork: another file may then have the number."""
+    path.touch()
+    done = subprocess.run(
+        [sys.executable, "-c", REUSE, str(path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 WRITE = """
