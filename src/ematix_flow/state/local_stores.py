@@ -118,5 +118,6 @@ def run_log_vanished(path: Path) -> CannotConnect:
     return CannotConnect(
         f"the run log {path} was deleted or replaced while this process used it",
         state="nothing is started: without its history and its slots, what has run could run again",
-        next_step="put the file back, or start this process again to begin with what is there now",
+        next_step="move the same file back (mv); or start this process again, to begin with what is there "
+        "now: a copy from a backup (cp), or nothing",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -105,6 +106,21 @@ def test_a_replaced_run_log_is_an_error_also_for_who_may_only_read_it(
     for ask in asked:
         with pytest.raises(CannotConnect, match="was deleted or replaced while this process used it"):
             ask()
+
+
+def test_after_a_copy_from_a_backup_the_next_step_is_to_start_the_process_again(path: Path) -> None:
+    asked = questions(path)
+    shutil.copy(path, path.with_name("backup.db"))
+    path.unlink()
+    shutil.copy(path.with_name("backup.db"), path)
+    with pytest.raises(CannotConnect, match="was deleted or replaced") as gone:
+        asked[0]()
+    assert (gone.value.next_step or "").startswith(
+        "move the same file back (mv); or start this process again, to begin with what is there now: "
+        "a copy from a backup (cp), or nothing"
+    )
+    for ask in questions(path):
+        ask()
 
 
 DESCRIPTORS = Path("/proc/self/fd")
