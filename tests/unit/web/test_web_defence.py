@@ -140,7 +140,8 @@ def test_behind_a_proxy_no_address_signs_in(serve: Serve) -> None:
 def test_a_reader_may_look_and_no_more(served: Served) -> None:
     assert served.get("/pipelines", token=READER).status == 200
     for path, body in (("/actions", ACTION), ("/connections/shop/check", None)):
-        assert served.send("POST", f"/api/v1{path}", token=READER, body=body).status == 403
+        reply = served.send("POST", f"/api/v1{path}", token=READER, body=body)
+        assert (reply.status, reply.json["error"]["what"]) == (403, "readers may only look")
     assert served.get("/actions").json["items"] == []
 
 
