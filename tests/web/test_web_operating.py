@@ -277,7 +277,10 @@ def test_a_slot_that_was_given_up_runs_again_once_when_it_is_cleared(visit: Open
     expect(status(page)).to_have_text("succeeded")
     open_newest_run(page, "succeeded")
     expect(tile(page, "Started by")).to_contain_text("schedule")
-    expect(page.locator("main .gantt").first).to_contain_text("attempt 2")
+    expect(tile(page, "Started by")).to_contain_text("attempt 2")
+    current = page.locator("main .gantt-row.is-current")
+    expect(current).to_contain_text("attempt 2")
+    expect(current).to_contain_text("succeeded")
     assert shop.count("Returns") == 20
     found.open("/pipelines/returns")
     expect(page.locator("main table tbody tr")).to_have_count(2)

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import type { Run } from '../src/api/types'
 import { errorOf, split } from '../src/pages/runs/run_error'
-import { axisSteps, stagesOf } from '../src/pages/runs/timeline'
+import { attemptNumber, axisSteps, numbered, stagesOf } from '../src/pages/runs/timeline'
 
 describe('the parts of an error', () => {
   const text =
@@ -31,6 +31,28 @@ describe('the parts of an error', () => {
       state: 'nothing was committed',
       next: 'run it again',
     })
+  })
+})
+
+describe('attempts at a slot', () => {
+  const runs = [1, 2, 1, 2].map(
+    (attempt, index) =>
+      ({ run_id: `${index}`, attempt, started_at: `2026-10-0${index + 1}T00:00:00Z` }) as Run,
+  )
+  test('are counted on after the slot was cleared', () =>
+    expect(numbered([...runs].reverse()).map(([run, number]) => [run.run_id, number])).toEqual([
+      ['0', 1],
+      ['1', 2],
+      ['2', 3],
+      ['3', 4],
+    ]))
+  test('begin with the number of the oldest that is known', () =>
+    expect(numbered([{ ...runs[0], attempt: 5 } as Run, runs[2] as Run]).map(([, number]) => number)).toEqual(
+      [5, 6],
+    ))
+  test('have one number on the page of a run', () => {
+    expect(attemptNumber({ ...(runs[2] as Run), attempts: runs })).toBe(3)
+    expect(attemptNumber({ ...(runs[1] as Run), attempts: [] })).toBe(2)
   })
 })
 

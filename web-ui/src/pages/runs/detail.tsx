@@ -22,7 +22,7 @@ import { LogCard } from './log_view'
 import { PlanView } from './plan_view'
 import { errorOf } from './run_error'
 import { RunTools } from './run_tools'
-import { Attempts, StageTimeline, stagesOf } from './timeline'
+import { Attempts, attemptNumber, StageTimeline, stagesOf } from './timeline'
 
 export function RunPage({ id }: { id: string }): JSX.Element {
   const query = useQuery<RunDetail>(`/runs/${encodeURIComponent(id)}`, { about: id, every: 30_000 })
@@ -145,7 +145,7 @@ function Summary({ run }: { run: RunDetail }): JSX.Element {
           <span key="by" class="tile-text">
             {run.trigger}
           </span>,
-          `attempt ${run.attempt}`,
+          `attempt ${attemptNumber(run)}`,
         ],
       ]}
     />

@@ -99,20 +99,36 @@ function Axis({ total }: { total: number }): JSX.Element {
   )
 }
 
-/** Attempts at the same slot or batch, the oldest first. */
-export function Attempts({ attempts, current }: { attempts: Run[]; current: string }): JSX.Element {
+/** Attempts at the same slot or batch, the oldest first, with their numbers. The run log counts from 1 again after a
+ * slot was cleared; the page goes on counting. */
+export function numbered(attempts: Run[]): [Run, number][] {
   const runs = [...attempts].sort((one, other) => one.started_at.localeCompare(other.started_at))
+  let last = 0
+  return runs.map(run => {
+    last = Math.max(run.attempt, last + 1)
+    return [run, last]
+  })
+}
+
+/** Which of the attempts at its slot or batch a run is. */
+export function attemptNumber(run: Run & { attempts: Run[] }): number {
+  return numbered(run.attempts).find(([each]) => each.run_id === run.run_id)?.[1] ?? run.attempt
+}
+
+export function Attempts({ attempts, current }: { attempts: Run[]; current: string }): JSX.Element {
+  const counted = numbered(attempts)
+  const runs = counted.map(([run]) => run)
   const end = (run: Run) => (run.finished_at ? Date.parse(run.finished_at) : eachSecond.value)
   const first = Math.min(...runs.map(run => Date.parse(run.started_at)))
   const total = Math.max(1, Math.max(...runs.map(end)) - first)
   return (
     <ul class="gantt">
-      {runs.map((run, index) => (
+      {counted.map(([run, number]) => (
         <li key={run.run_id} class={`gantt-row${run.run_id === current ? ' is-current' : ''}`}>
           <span class="gantt-name wraps">
             <StatusIcon status={run.status} />{' '}
             <a href={pageOf.run(run.run_id)} aria-current={run.run_id === current ? 'true' : undefined}>
-              attempt {run.attempt > 1 ? run.attempt : index + 1}
+              attempt {number}
             </a>{' '}
             <span class="muted small">
               {statusText(run.status)}, <Ago at={run.started_at} />
