@@ -234,7 +234,11 @@ def test_a_held_run_is_resumed_from_its_page(visit: Open, shop: ShopSite) -> Non
     expect(note).to_contain_text("the parcels are counted")
     expect(status(page)).to_have_text("held")
     assert shop.count("parcel_loads") == 0
+    listed = visited(visit, shop)
+    row = listed.open("/runs?pipeline=parcels").locator("main table tbody tr")
+    expect(row.locator(".status")).to_have_text("held")
     act(page, "Resume")
+    expect(row.locator(".status")).to_have_text("succeeded")
     expect(status(page)).to_have_text("succeeded")
     expect(note).to_have_count(0)
     assert has_stayed(page)

@@ -218,7 +218,10 @@ const READS = [
           (!text || (run.error_message ?? '').includes(text)) &&
           (!since || run.started_at >= since),
       )
-      return page(found, query)
+      return page(
+        found.map(run => ({ ...run, is_held: false })),
+        query,
+      )
     },
   ],
   [

@@ -35,10 +35,18 @@ def list_runs(site: Site, call: Call) -> dict[str, Any]:
     after = call.text("after")
     cursor = None if after is None else RunCursor.parse(after)
     page = site.stores.run_log().page(wanted, cursor, call.number("limit", 50))
+    held = _held_runs(site, page.records)
     return {
-        "items": [run_json(record) for record in page.records],
+        "items": [{**run_json(record), "is_held": record.run_id in held} for record in page.records],
         "next": None if page.next is None else str(page.next),
     }
+
+
+def _held_runs(site: Site, records: Sequence[RunRecord]) -> set[str]:
+    """Which of the runs wait at a safe point because they were paused: the run log has them as running."""
+    running = {record.run_id for record in records if record.status == "running"}
+    holds = site.stores.actions().holds() if running else ()
+    return running & {hold.held_run for hold in holds if hold.held_run is not None}
 
 
 def show_run(site: Site, call: Call) -> dict[str, Any]:

@@ -260,7 +260,7 @@ SCHEMAS: dict[str, Schema] = {
     "Graph": _object(
         nodes=_list(_NODE), edges=_list(_object(**{"from": TEXT, "to": TEXT, "kind": _EDGE_KINDS}))
     ),
-    "Runs": _page(_named("Run")),
+    "Runs": _page(_with(_RUN, is_held=FLAG)),
     "RunDetails": _with(
         _RUN,
         previous=MAYBE_TEXT,

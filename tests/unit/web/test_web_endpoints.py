@@ -192,6 +192,19 @@ def test_a_list_leaves_out_the_plans_of_runs(served: Served) -> None:
     assert served.get(f"/runs/{run_id}").json["metrics"]["plan"] == {"big": "x"}
 
 
+def test_a_list_says_which_runs_are_held(served: Served) -> None:
+    """The run log has a run that waits at a safe point as running."""
+    running, other = served.runs["running"], served.add_run("totals", "running")
+    actions = served.site.stores.actions()
+    actions.hold("run", "orders", by="ada")
+    held = {run["run_id"]: run["is_held"] for run in served.get("/runs").json["items"]}
+    assert True not in held.values(), "it has not come to a safe point yet"
+    actions.mark_held("orders", running.run_id, "before its load")
+    held = {run["run_id"]: run["is_held"] for run in served.get("/runs").json["items"]}
+    assert (held[running.run_id], held[other.run_id]) == (True, False)
+    assert held[served.runs["first"].run_id] is False
+
+
 def test_a_run_knows_what_is_around_it(served: Served) -> None:
     now = utc_now()
     attempts = [served.add_run("totals", "failed", minutes=3 - n, slot=now, attempt=n + 1) for n in range(2)]

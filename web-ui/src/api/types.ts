@@ -201,6 +201,11 @@ export interface Run {
   metrics?: Metrics
 }
 
+export interface ListedRun extends Run {
+  /** It waits at a safe point; the run log counts it as running. */
+  is_held: boolean
+}
+
 export interface Permission {
   ok: boolean
   why: string | null

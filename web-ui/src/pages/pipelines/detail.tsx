@@ -5,7 +5,7 @@ import { ActionList } from '../../actions/action_list'
 import { withQuery } from '../../api/client'
 import { usePages } from '../../api/pages'
 import { useQuery } from '../../api/queries'
-import type { ErrorParts, Pipeline, Plan, Run, RunDetail } from '../../api/types'
+import type { ErrorParts, ListedRun, Pipeline, Plan, RunDetail } from '../../api/types'
 import { RunBars, Sparkline } from '../../components/bars'
 import { Empty, ErrorPanel, Loading, WithData } from '../../components/feedback'
 import { Segments } from '../../components/fields'
@@ -52,7 +52,7 @@ export function PipelinePage({ name }: { name: string }): JSX.Element {
                 ]}
               />
             </div>
-            {view === 'runs' && <History name={name} heldRun={pipeline.hold?.held_run ?? null} />}
+            {view === 'runs' && <History name={name} />}
             {view === 'plan' && <CurrentPlan path={path} />}
             {view === 'about' && <Declaration pipeline={pipeline} />}
           </>
@@ -119,9 +119,9 @@ function Overview({ pipeline }: { pipeline: Pipeline }): JSX.Element {
   )
 }
 
-function History({ name, heldRun }: { name: string; heldRun: string | null }): JSX.Element {
+function History({ name }: { name: string }): JSX.Element {
   const path = withQuery('/runs', { pipeline: name, limit: 25 })
-  const pages = usePages<Run>(path, run => run.run_id, { kinds: ['run'], about: name })
+  const pages = usePages<ListedRun>(path, run => run.run_id, { kinds: ['run', 'hold'], about: name })
   const runs = pages.items ?? []
   const cursor = useRowCursor(
     runs.map(run => run.run_id),
@@ -132,7 +132,7 @@ function History({ name, heldRun }: { name: string; heldRun: string | null }): J
       {pages.error && <ErrorPanel error={pages.error} retry={pages.refresh} />}
       {!pages.items && !pages.error && <Loading what="runs" />}
       {pages.items && runs.length === 0 && <Empty title="It has not run yet" />}
-      {runs.length > 0 && <RunTable runs={runs} withPipeline={false} cursor={cursor} heldRun={heldRun} />}
+      {runs.length > 0 && <RunTable runs={runs} withPipeline={false} cursor={cursor} />}
       <LoadMore pages={pages} what="runs" />
     </Card>
   )

@@ -4,7 +4,7 @@ import type { JSX } from 'preact'
 import { useMemo } from 'preact/hooks'
 import { withQuery } from '../../api/client'
 import { usePages } from '../../api/pages'
-import type { Run } from '../../api/types'
+import type { ListedRun } from '../../api/types'
 import { Empty, ErrorPanel, Loading } from '../../components/feedback'
 import { FilterSelect, FilterText } from '../../components/fields'
 import { Page } from '../../components/layout'
@@ -55,7 +55,7 @@ export function RunsPage(): JSX.Element {
     trigger: queryValue('trigger'),
     limit: 50,
   })
-  const pages = usePages<Run>(path, run => run.run_id, { kinds: ['run'] }, LEAST)
+  const pages = usePages<ListedRun>(path, run => run.run_id, { kinds: ['run', 'hold'] }, LEAST)
   const runs = pages.items ?? []
   const cursor = useRowCursor(
     runs.map(run => run.run_id),

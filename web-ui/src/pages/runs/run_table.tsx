@@ -1,7 +1,7 @@
 // Runs as a table: the list of runs, the history of a pipeline, the attempts of a slot.
 
 import type { JSX } from 'preact'
-import type { Run } from '../../api/types'
+import type { ListedRun } from '../../api/types'
 import { Scrolling } from '../../components/layout'
 import { Status } from '../../components/status'
 import { Duration, Time } from '../../components/time'
@@ -15,12 +15,9 @@ export function RunTable({
   cursor = null,
   withPipeline = true,
   label = 'Runs',
-  heldRun = null,
 }: {
-  runs: Run[]
+  runs: ListedRun[]
   cursor?: string | null
-  /** The run that waits at a safe point; the run log counts it as running. */
-  heldRun?: string | null
   withPipeline?: boolean
   label?: string
 }): JSX.Element {
@@ -43,13 +40,7 @@ export function RunTable({
         </thead>
         <tbody>
           {runs.map(run => (
-            <RunRow
-              key={run.run_id}
-              run={run}
-              isCursor={cursor === run.run_id}
-              withPipeline={withPipeline}
-              isHeld={heldRun === run.run_id}
-            />
+            <RunRow key={run.run_id} run={run} isCursor={cursor === run.run_id} withPipeline={withPipeline} />
           ))}
         </tbody>
       </table>
@@ -61,12 +52,10 @@ function RunRow({
   run,
   isCursor,
   withPipeline,
-  isHeld,
 }: {
-  run: Run
+  run: ListedRun
   isCursor: boolean
   withPipeline: boolean
-  isHeld: boolean
 }): JSX.Element {
   const error = firstLine(run.error_message)
   return (
@@ -85,9 +74,9 @@ function RunRow({
         </td>
       )}
       <td class="cell-status">
-        <Status status={run.status} hold={isHeld && run.status === 'running'} />
+        <Status status={run.status} hold={run.is_held} />
         {run.attempt > 1 && <span class="muted small second-line">attempt {run.attempt}</span>}
-        {run.status === 'running' && !isHeld && (
+        {run.status === 'running' && !run.is_held && (
           <ProgressLine runId={run.run_id} known={run.metrics?.progress} />
         )}
         {!withPipeline && error && <div class={`why${run.status === 'failed' ? '' : ' calm'}`}>{error}</div>}

@@ -5,7 +5,7 @@ import { useMemo } from 'preact/hooks'
 import type { ActionButtonProps } from '../../actions/action_button'
 import { ActionList } from '../../actions/action_list'
 import { useQuery } from '../../api/queries'
-import type { Run, Sample, Page as ServerPage, Stream } from '../../api/types'
+import type { ListedRun, Sample, Page as ServerPage, Stream } from '../../api/types'
 import { Chart, type ChartData, summary } from '../../components/chart'
 import { Empty, ErrorPanel, WithData } from '../../components/feedback'
 import { Segments } from '../../components/fields'
@@ -251,8 +251,8 @@ function ChartCard({
 }
 
 function History({ name }: { name: string }): JSX.Element {
-  const query = useQuery<ServerPage<Run>>(`/runs?pipeline=${encodeURIComponent(name)}&limit=10`, {
-    kinds: ['run'],
+  const query = useQuery<ServerPage<ListedRun>>(`/runs?pipeline=${encodeURIComponent(name)}&limit=10`, {
+    kinds: ['run', 'hold'],
     about: name,
   })
   return (
