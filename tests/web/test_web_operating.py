@@ -127,6 +127,7 @@ def test_a_run_with_what_depends_on_it_is_watched_from_its_start_to_its_end(
     expect(page.locator(".gantt-bar.is-open")).to_have_count(0)
     page.locator(".tray").get_by_text("2 pipelines ended well").wait_for()
     assert has_stayed(page)
+    expect(page.locator(".tray-item")).to_have_count(0)  # a notice of success goes by itself
     page.set_viewport_size(PHONE)
     name = page.locator("td.cell-main", has_text="shop:orders")
     assert name.evaluate(LINES_OF_TEXT) == 1

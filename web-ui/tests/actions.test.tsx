@@ -3,7 +3,7 @@ import { act } from 'preact/test-utils'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { ActionButton } from '../src/actions/action_button'
 import { requested } from '../src/actions/requests'
-import { Tray } from '../src/actions/tray'
+import { SHOWN_FOR, Tray } from '../src/actions/tray'
 import { me } from '../src/api/session'
 import type { Action } from '../src/api/types'
 import { ErrorPanel } from '../src/components/feedback'
@@ -17,10 +17,15 @@ beforeEach(() => {
     this.open = true
   }
 })
-afterEach(() => vi.unstubAllGlobals())
+afterEach(() => {
+  act(() => render(null, place))
+  vi.unstubAllGlobals()
+})
+
+let place = document.createElement('div')
 
 function drawn(element: preact.ComponentChildren): HTMLElement {
-  const place = document.createElement('div')
+  place = document.createElement('div')
   document.body.replaceChildren(place)
   act(() => render(element, place))
   return place
@@ -125,4 +130,63 @@ test('an action that nobody takes says why it waits', () => {
     { key: 'x', kind: 'run', subject: 'orders', action: action as Action, error: null, wasKnown: false },
   ]
   expect(drawn(<Tray />).textContent).toContain('no running scheduler declares it')
+})
+
+describe('what was requested', () => {
+  beforeEach(() => {
+    vi.useFakeTimers()
+  })
+  afterEach(() => {
+    vi.useRealTimers()
+  })
+  const show = (...statuses: string[]) => {
+    requested.value = statuses.map(status => ({
+      key: status,
+      kind: 'run',
+      subject: 'orders',
+      action: { action_id: status, status, outcome: `it is ${status}` } as Action,
+      error: null,
+      wasKnown: false,
+    }))
+    return drawn(<Tray />)
+  }
+  const wait = (milliseconds: number) => act(() => void vi.advanceTimersByTime(milliseconds))
+
+  test('goes by itself when it has ended well, and stays when it has not', () => {
+    const place = show('done', 'failed', 'refused', 'waiting', 'claimed')
+    wait(SHOWN_FOR - 1)
+    expect(place.textContent).toContain('it is done')
+    wait(1)
+    expect(requested.value.map(each => each.key)).toEqual(['failed', 'refused', 'waiting', 'claimed'])
+    expect(place.textContent).not.toContain('it is done')
+    wait(10 * SHOWN_FOR)
+    expect(requested.value).toHaveLength(4)
+    expect(place.querySelector('section')?.getAttribute('aria-live')).toBe('polite')
+  })
+
+  test('counts its time from the end of the action', () => {
+    show('claimed')
+    wait(SHOWN_FOR)
+    const [item] = requested.value
+    act(() => {
+      if (item) requested.value = [{ ...item, action: { ...item.action, status: 'done' } as Action }]
+    })
+    wait(SHOWN_FOR - 1)
+    expect(requested.value).toHaveLength(1)
+    wait(1)
+    expect(requested.value).toHaveLength(0)
+  })
+
+  test.each([
+    ['pointerenter', 'pointerleave'],
+    ['focusin', 'focusout'],
+  ])('stays from %s to %s', (begins, ends) => {
+    const item = show('done').querySelector('.tray-item')
+    act(() => void item?.dispatchEvent(new Event(begins)))
+    wait(5 * SHOWN_FOR)
+    expect(requested.value).toHaveLength(1)
+    act(() => void item?.dispatchEvent(new Event(ends)))
+    wait(SHOWN_FOR)
+    expect(requested.value).toHaveLength(0)
+  })
 })
