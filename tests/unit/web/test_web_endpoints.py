@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -384,3 +385,8 @@ def test_the_server_imports_no_spark(tmp_path: Any) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+def test_small_answers_are_sent_at_once(served: Served) -> None:
+    """For sockets of this protocol alone asyncio switches off Nagle's algorithm, which costs 40 ms."""
+    assert served.server._socket.proto == socket.IPPROTO_TCP
